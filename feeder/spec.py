@@ -1,0 +1,103 @@
+"""What a stream delivers: the one description that client, wire and worker share."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from feeder.errors import ConfigError
+
+__all__ = ["Augment", "OnBad", "Remainder", "Resample", "Sampler", "StreamSpec"]
+
+Augment: TypeAlias = Literal["train", "eval", "none"]
+Sampler: TypeAlias = Literal["torchvision", "inception"]
+Resample: TypeAlias = Literal["bilinear", "bicubic"]
+Remainder: TypeAlias = Literal["drop", "pad", "wrap"]
+OnBad: TypeAlias = Literal["replace", "fail"]
+
+MAX_IMAGE_SIZE = 4096
+"""Largest output side in pixels; a 4096-pixel slot is 50 MB, above that a chunk no longer fits a message."""
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """Everything that the samples of a stream depend on, besides the data itself.
+
+    Two streams with equal specs over data of equal fingerprint hold the same samples in the same slots.
+
+    Attributes:
+        dataset: the name that the workers serve the data under.
+        seed: any integer in [0, 2**63).
+        global_batch: slots of one global step, over all consumers; at least 1.
+        lanes: number of lanes; divides global_batch and is divided by the number of consumers.
+        image_size: output height and width in pixels, in [1, 4096].
+        augment: "train" (random window and flip), "eval" (centre window), "none" (whole image, stretched).
+        sampler: whose conventions the windows follow: torchvision's or TensorFlow's reference ResNet.
+        resample: interpolation kernel.
+        antialias: widen the kernel when shrinking, as Pillow does.
+        reduce: "auto", a lower bound in pixels for the short side, or None: when to decode at 1/2, 1/4, 1/8.
+        output: pixel layout; "rgb" is uint8 [H, W, 3].
+        shuffle: permute each lane anew every epoch; otherwise records come in shard order.
+        remainder: what happens to records that do not fill a step.
+        on_bad: "replace" or "fail"; where remainder is "pad", a replaced record is masked instead.
+    """
+
+    dataset: str
+    global_batch: int
+    lanes: int
+    seed: int = 0
+    image_size: int = 224
+    augment: Augment = "train"
+    sampler: Sampler = "torchvision"
+    resample: Resample = "bilinear"
+    antialias: bool = True
+    reduce: Literal["auto"] | int | None = "auto"
+    output: Literal["rgb"] = "rgb"
+    shuffle: bool = True
+    remainder: Remainder = "drop"
+    on_bad: OnBad = "replace"
+
+    def __post_init__(self) -> None:
+        if not self.dataset:
+            raise ConfigError("dataset must be a name that the workers serve, got an empty string")
+        if self.global_batch < 1:
+            raise ConfigError(f"global batch must be at least 1, got {self.global_batch}")
+        if self.lanes < 1 or self.global_batch % self.lanes:
+            raise ConfigError(f"lanes must divide the global batch {self.global_batch}, got {self.lanes}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be in [0, 2**63), got {self.seed}")
+        if not 1 <= self.image_size <= MAX_IMAGE_SIZE:
+            raise ConfigError(f"image_size must be in [1, {MAX_IMAGE_SIZE}] pixels, got {self.image_size}")
+        for name, choices in (
+            ("augment", Augment),
+            ("sampler", Sampler),
+            ("resample", Resample),
+            ("remainder", Remainder),
+            ("on_bad", OnBad),
+        ):
+            value = getattr(self, name)
+            if value not in get_args(choices):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+        if self.output != "rgb":
+            raise ConfigError(f"output must be 'rgb', got {self.output!r}")
+        if not (self.reduce in ("auto", None) or (isinstance(self.reduce, int) and self.reduce >= 1)):
+            raise ConfigError(f"reduce must be 'auto', None or a number of pixels, got {self.reduce!r}")
+
+    @property
+    def per_lane(self) -> int:
+        """Slots of one global step that one lane fills."""
+        return self.global_batch // self.lanes
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image in a batch."""
+        return self.image_size * self.image_size * 3
+
+    def differences(self, other: StreamSpec) -> list[str]:
+        """Lines of "field: this, other" for each field that differs, in field order."""
+        return [
+            f"{field.name}: {getattr(self, field.name)!r}, {getattr(other, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(other, field.name)
+        ]

@@ -1,0 +1,248 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SlotStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLOT_STATUS_OWN: _ClassVar[SlotStatus]
+    SLOT_STATUS_SUBSTITUTE: _ClassVar[SlotStatus]
+    SLOT_STATUS_BAD: _ClassVar[SlotStatus]
+    SLOT_STATUS_PADDING: _ClassVar[SlotStatus]
+
+class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_KIND_UNSPECIFIED: _ClassVar[FailureKind]
+    FAILURE_KIND_BAD_RECORD: _ClassVar[FailureKind]
+    FAILURE_KIND_STORAGE: _ClassVar[FailureKind]
+    FAILURE_KIND_INVALID: _ClassVar[FailureKind]
+    FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
+SLOT_STATUS_OWN: SlotStatus
+SLOT_STATUS_SUBSTITUTE: SlotStatus
+SLOT_STATUS_BAD: SlotStatus
+SLOT_STATUS_PADDING: SlotStatus
+FAILURE_KIND_UNSPECIFIED: FailureKind
+FAILURE_KIND_BAD_RECORD: FailureKind
+FAILURE_KIND_STORAGE: FailureKind
+FAILURE_KIND_INVALID: FailureKind
+FAILURE_KIND_INTERNAL: FailureKind
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    DECODER_FIELD_NUMBER: _ClassVar[int]
+    PIXEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LIVE_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    worker_id: str
+    threads: int
+    decoder: str
+    pixel_fingerprint: str
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetInfo]
+    draining: bool
+    live_streams: int
+    max_streams: int
+    counters: Counters
+    uptime_s: float
+    quarantine: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ...) -> None: ...
+
+class DatasetInfo(_message.Message):
+    __slots__ = ("name", "records", "shards", "fingerprint", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    records: int
+    shards: int
+    fingerprint: str
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[int] = ..., shards: _Optional[int] = ..., fingerprint: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Counters(_message.Message):
+    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s")
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BAD_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    READ_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    images: int
+    chunks: int
+    bytes_read: int
+    bytes_sent: int
+    bad_records: int
+    storage_retries: int
+    read_s: float
+    decode_s: float
+    idle_s: float
+    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ...) -> None: ...
+
+class FeedRequest(_message.Message):
+    __slots__ = ("open", "chunk")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    chunk: ChunkRequest
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("protocol", "session", "job", "consumer_index", "consumer_count", "spec", "fingerprint", "pixel_fingerprint")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PIXEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    session: str
+    job: str
+    consumer_index: int
+    consumer_count: int
+    spec: Spec
+    fingerprint: str
+    pixel_fingerprint: str
+    def __init__(self, protocol: _Optional[int] = ..., session: _Optional[str] = ..., job: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., fingerprint: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ...) -> None: ...
+
+class Spec(_message.Message):
+    __slots__ = ("dataset", "seed", "global_batch", "lanes", "image_size", "augment", "sampler", "resample", "antialias", "reduce", "output", "shuffle", "remainder", "on_bad")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    AUGMENT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    RESAMPLE_FIELD_NUMBER: _ClassVar[int]
+    ANTIALIAS_FIELD_NUMBER: _ClassVar[int]
+    REDUCE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    REMAINDER_FIELD_NUMBER: _ClassVar[int]
+    ON_BAD_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    seed: int
+    global_batch: int
+    lanes: int
+    image_size: int
+    augment: str
+    sampler: str
+    resample: str
+    antialias: bool
+    reduce: str
+    output: str
+    shuffle: bool
+    remainder: str
+    on_bad: str
+    def __init__(self, dataset: _Optional[str] = ..., seed: _Optional[int] = ..., global_batch: _Optional[int] = ..., lanes: _Optional[int] = ..., image_size: _Optional[int] = ..., augment: _Optional[str] = ..., sampler: _Optional[str] = ..., resample: _Optional[str] = ..., antialias: bool = ..., reduce: _Optional[str] = ..., output: _Optional[str] = ..., shuffle: bool = ..., remainder: _Optional[str] = ..., on_bad: _Optional[str] = ...) -> None: ...
+
+class ChunkRequest(_message.Message):
+    __slots__ = ("id", "epoch", "taken", "slots", "destination")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    epoch: int
+    taken: int
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    destination: Destination
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ...) -> None: ...
+
+class Destination(_message.Message):
+    __slots__ = ("buffer", "offset")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    offset: int
+    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FeedReply(_message.Message):
+    __slots__ = ("opened", "chunk", "failed", "draining")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    chunk: Chunk
+    failed: ChunkFailed
+    draining: Draining
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., failed: _Optional[_Union[ChunkFailed, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("worker_id", "max_outstanding")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    max_outstanding: int
+    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("id", "records", "labels", "status", "bad", "pixels")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    BAD_FIELD_NUMBER: _ClassVar[int]
+    PIXELS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    records: _containers.RepeatedScalarFieldContainer[int]
+    labels: _containers.RepeatedScalarFieldContainer[int]
+    status: bytes
+    bad: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
+    pixels: bytes
+    def __init__(self, id: _Optional[int] = ..., records: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[int]] = ..., status: _Optional[bytes] = ..., bad: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., pixels: _Optional[bytes] = ...) -> None: ...
+
+class BadRecordInfo(_message.Message):
+    __slots__ = ("dataset", "record", "shard", "index", "reason")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    dataset: str
+    record: int
+    shard: str
+    index: int
+    reason: str
+    def __init__(self, dataset: _Optional[str] = ..., record: _Optional[int] = ..., shard: _Optional[str] = ..., index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ChunkFailed(_message.Message):
+    __slots__ = ("id", "kind", "message", "bad")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    BAD_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: FailureKind
+    message: str
+    bad: BadRecordInfo
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[_Union[FailureKind, str]] = ..., message: _Optional[str] = ..., bad: _Optional[_Union[BadRecordInfo, _Mapping]] = ...) -> None: ...
+
+class Draining(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

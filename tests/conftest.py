@@ -1,0 +1,81 @@
+"""Fixtures and guards that every test shares."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LEAK_DEADLINE_S = 5.0
+
+
+def _folder(variable: str, default: str) -> Path:
+    folder = Path(os.environ.get(variable, ROOT.parent / "shared" / default))
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder}: set {variable} to run this test")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def imagenet_sample() -> Path:
+    """Folder of real ImageNet JPEGs, one file a class; the test is skipped where it is missing."""
+    return _folder("FEEDER_SAMPLE", "imagenet-sample")
+
+
+@pytest.fixture(scope="session")
+def odd_files() -> Path:
+    """Folder of crafted inputs with manifest.json; the test is skipped where it is missing."""
+    return _folder("FEEDER_ODD_FILES", "odd-files")
+
+
+# Pools of libraries that live as long as the process; none of them is ours.
+_LIBRARY_THREADS = ("ThreadPoolExecutor-", "jax", "orbax", "metadata_store", "pymp", "tqdm")
+
+
+def _our_threads() -> set[threading.Thread]:
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.name.startswith(_LIBRARY_THREADS)
+    }
+
+
+def _segments() -> set[str]:
+    try:
+        return {name for name in os.listdir("/dev/shm") if "feeder" in name}
+    except FileNotFoundError:
+        return set()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    """Fails a test that leaves a thread, a child process or a shared-memory segment behind."""
+    threads, segments = _our_threads(), _segments()
+    children = set(psutil.Process().children(recursive=True))
+    yield
+    deadline = time.monotonic() + LEAK_DEADLINE_S
+    while True:
+        left_threads = _our_threads() - threads
+        left_children = {
+            child
+            for child in set(psutil.Process().children(recursive=True)) - children
+            if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+        }
+        left_segments = _segments() - segments
+        if not (left_threads or left_children or left_segments):
+            return
+        if time.monotonic() > deadline:
+            break
+        gc.collect()
+        time.sleep(0.02)
+    pytest.fail(
+        f"left behind: threads {[thread.name for thread in left_threads]}, "
+        f"processes {list(left_children)}, segments {sorted(left_segments)}"
+    )
