@@ -1,0 +1,60 @@
+"""gRPC settings of both sides.
+
+Chosen on loopback with messages of 0.6 to 2.4 MB (4 to 16 images of 224x224x3): plain settings move 1.5 to
+2.1 GB/s, these 3.4 to 4.4 GB/s.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import grpc
+
+from feeder.wire.address import Address
+
+__all__ = ["CLIENT_OPTIONS", "SERVER_OPTIONS", "open_channel"]
+
+Options: TypeAlias = tuple[tuple[str, int], ...]
+
+MAX_REQUEST_BYTES = 1 << 20
+"""Largest message that a worker takes. A request is some hundred bytes."""
+
+KEEPALIVE_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+"""A peer that vanished without a word (power, cable) is noticed within 30 s; a trainer may pause for ever."""
+
+_TRANSPORT: Options = (
+    ("grpc.http2.max_frame_size", (1 << 24) - 1),  # the most that HTTP/2 allows
+    ("grpc.http2.lookahead_bytes", 64 << 20),
+    ("grpc.http2.write_buffer_size", 16 << 20),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit
+    ("grpc.max_send_message_length", -1),
+)
+
+CLIENT_OPTIONS: Options = (
+    *_TRANSPORT,
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # streams of one process do not share one connection
+    ("grpc.enable_http_proxy", 0),  # a worker is a neighbour; http_proxy is for elsewhere
+    ("grpc.enable_retries", 0),  # the client knows better: from the next worker in line
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+SERVER_OPTIONS: Options = (
+    *_TRANSPORT,
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.so_reuseport", 0),  # two workers on one port is a mistake that must show
+    # Otherwise pings more often than every 300 s end the connection with "too_many_pings".
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+def open_channel(address: Address) -> grpc.Channel:
+    """A channel to one worker, with `CLIENT_OPTIONS`; dials when first used."""
+    return grpc.insecure_channel(address.grpc_target, options=CLIENT_OPTIONS)

@@ -1,0 +1,304 @@
+"""Feed's messages as bytes and back.
+
+Small messages go through the generated classes. A chunk, megabytes of pixels, is framed and parsed by hand:
+the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written straight
+into the message that gRPC sends, and the client reads them where gRPC put them. To anyone else both are
+ordinary protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from feeder.errors import ProtocolError
+from feeder.wire.messages import (
+    BadRecordInfo,
+    Chunk,
+    ChunkRequest,
+    Draining,
+    Failed,
+    FailureKind,
+    Open,
+    Opened,
+    Reply,
+    Request,
+    SlotStatus,
+)
+from feeder.wire.spec import spec_from_proto, spec_to_proto
+from feeder.wire.v1 import feeder_pb2 as pb
+
+__all__ = ["ChunkFrame", "bad_to_proto", "encode_reply", "encode_request", "parse_reply", "parse_request"]
+
+# Tags, field number << 3 | wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
+_REPLY_CHUNK = bytes([2 << 3 | 2])
+_ID = bytes([1 << 3])
+_RECORDS = bytes([2 << 3 | 2])
+_LABELS = bytes([3 << 3 | 2])
+_STATUS = bytes([4 << 3 | 2])
+_BAD = bytes([5 << 3 | 2])
+_PIXELS = bytes([15 << 3 | 2])
+_FIXED_BYTES = {1: 8, 5: 4}
+
+_MAX_STATUS = max(SlotStatus)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class ChunkFrame:
+    """Layout of the FeedReply that carries a chunk of `slots` images of `image_bytes` bytes each.
+
+    All of it is known before the pixels are, except the list of bad records: that is rare, and costs a copy
+    (`with_bad`).
+
+    Attributes:
+        size: bytes of the whole message.
+        pixels_at: where the pixels begin; they reach to the end.
+    """
+
+    __slots__ = ("_head", "_id", "_labels_at", "_records_at", "_status_at", "pixels_at", "size", "slots")
+
+    def __init__(self, request_id: int, slots: int, image_bytes: int) -> None:
+        self.slots = slots
+        self._id = _ID + _varint(request_id)
+        records = _RECORDS + _varint(8 * slots)
+        labels = _LABELS + _varint(4 * slots)
+        status = _STATUS + _varint(slots)
+        pixels = _PIXELS + _varint(slots * image_bytes)
+        body = len(self._id) + len(records) + len(labels) + len(status) + 13 * slots + len(pixels)
+        start = _REPLY_CHUNK + _varint(body + slots * image_bytes) + self._id + records
+        self._records_at = len(start)
+        self._labels_at = self._records_at + 8 * slots + len(labels)
+        self._status_at = self._labels_at + 4 * slots + len(status)
+        self.pixels_at = self._status_at + slots + len(pixels)
+        self.size = self.pixels_at + slots * image_bytes
+        self._head = b"".join(
+            (start, bytes(8 * slots), labels, bytes(4 * slots), status, bytes(slots), pixels)
+        )
+
+    def fill(
+        self,
+        message: NDArray[np.uint8],
+        records: NDArray[np.int64],
+        labels: NDArray[np.int32],
+        status: NDArray[np.uint8],
+    ) -> None:
+        """Writes all that precedes the pixels into `message`, uint8 [size]; arrays have one entry a slot."""
+        head = bytearray(self._head)
+        head[self._records_at : self._records_at + 8 * self.slots] = records.astype(
+            "<i8", copy=False
+        ).tobytes()
+        head[self._labels_at : self._labels_at + 4 * self.slots] = labels.astype("<i4", copy=False).tobytes()
+        head[self._status_at : self._status_at + self.slots] = status.astype(np.uint8, copy=False).tobytes()
+        message[: self.pixels_at] = np.frombuffer(head, np.uint8)
+
+    def with_bad(self, message: bytes, bad: Sequence[BadRecordInfo]) -> bytes:
+        """A copy of a filled message that also lists `bad`."""
+        listed = []
+        for info in bad:
+            encoded = bad_to_proto(info).SerializeToString()
+            listed += [_BAD, _varint(len(encoded)), encoded]
+        view = memoryview(message)
+        fields_at = self._records_at - len(_RECORDS) - len(_varint(8 * self.slots)) - len(self._id)
+        fields_end = self._status_at + self.slots
+        body: list[bytes | memoryview] = [view[fields_at:fields_end], *listed, view[fields_end:]]
+        return b"".join([_REPLY_CHUNK, _varint(sum(map(len, body))), *body])
+
+
+def bad_to_proto(info: BadRecordInfo) -> pb.BadRecordInfo:
+    """The message for one bad record."""
+    return pb.BadRecordInfo(
+        dataset=info.dataset,
+        record=info.record,
+        shard=_text(info.shard),
+        index=info.index,
+        reason=_text(info.reason),
+    )
+
+
+def _text(text: str) -> str:
+    # File names need not be UTF-8, protobuf strings must be.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _bad_from_proto(message: pb.BadRecordInfo) -> BadRecordInfo:
+    return BadRecordInfo(message.dataset, message.record, message.shard, message.index, message.reason)
+
+
+def encode_request(request: Request) -> bytes:
+    """A FeedRequest as bytes."""
+    if isinstance(request, Open):
+        message = pb.Open(
+            protocol=request.protocol,
+            session=request.session,
+            job=request.job,
+            consumer_index=request.consumer_index,
+            consumer_count=request.consumer_count,
+            spec=spec_to_proto(request.spec),
+            fingerprint=request.fingerprint,
+            pixel_fingerprint=request.pixel_fingerprint,
+        )
+        return pb.FeedRequest(open=message).SerializeToString()
+    chunk = pb.ChunkRequest(id=request.id, epoch=request.epoch, taken=request.taken, slots=request.slots)
+    if request.destination is not None:
+        chunk.destination.buffer, chunk.destination.offset = request.destination
+    return pb.FeedRequest(chunk=chunk).SerializeToString()
+
+
+def parse_request(data: bytes) -> Request:
+    """The message that a client sent.
+
+    Raises:
+        ProtocolError: the bytes are no FeedRequest, or hold neither of its kinds.
+        ConfigError: an Open whose spec holds values that StreamSpec does not allow.
+    """
+    try:
+        message = pb.FeedRequest.FromString(data)
+    except DecodeError:
+        raise ProtocolError(f"{len(data)} bytes that are no FeedRequest came from the client") from None
+    kind = message.WhichOneof("kind")
+    if kind == "chunk":
+        chunk = message.chunk
+        destination = None
+        if chunk.HasField("destination"):
+            destination = (chunk.destination.buffer, chunk.destination.offset)
+        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination)
+    if kind == "open":
+        opening = message.open
+        return Open(
+            session=opening.session,
+            spec=spec_from_proto(opening.spec),
+            fingerprint=opening.fingerprint,
+            pixel_fingerprint=opening.pixel_fingerprint,
+            consumer_index=opening.consumer_index,
+            consumer_count=opening.consumer_count,
+            job=opening.job,
+            protocol=opening.protocol,
+        )
+    raise ProtocolError(
+        "a FeedRequest without open and without chunk came: is the client of a newer version?"
+    )
+
+
+def encode_reply(reply: Opened | Failed | Draining) -> bytes:
+    """A FeedReply as bytes; chunks are made with ChunkFrame."""
+    if isinstance(reply, Opened):
+        opened = pb.Opened(worker_id=reply.worker_id, max_outstanding=reply.max_outstanding)
+        return pb.FeedReply(opened=opened).SerializeToString()
+    if isinstance(reply, Failed):
+        bad = None if reply.bad is None else bad_to_proto(reply.bad)
+        kind = pb.FailureKind.Name(reply.kind)
+        failed = pb.ChunkFailed(id=reply.id, kind=kind, message=_text(reply.message), bad=bad)
+        return pb.FeedReply(failed=failed).SerializeToString()
+    return pb.FeedReply(draining=pb.Draining()).SerializeToString()
+
+
+def parse_reply(data: bytes) -> Reply:
+    """The message that a worker sent; the pixels of a chunk stay where they are, in `data`.
+
+    Raises:
+        ProtocolError: no FeedReply, none of its kinds, or a chunk whose arrays do not fit together.
+    """
+    split = _split_chunk(data)
+    try:
+        if split is not None:
+            rest, pixels = split
+            return _chunk(pb.Chunk.FromString(rest), pixels)
+        message = pb.FeedReply.FromString(data)
+    except DecodeError:
+        raise ProtocolError(f"{len(data)} bytes that are no FeedReply came from the worker") from None
+    kind = message.WhichOneof("kind")
+    if kind == "chunk":
+        return _chunk(message.chunk, memoryview(message.chunk.pixels))
+    if kind == "opened":
+        return Opened(message.opened.worker_id, message.opened.max_outstanding)
+    if kind == "draining":
+        return Draining()
+    if kind == "failed":
+        failed = message.failed
+        try:
+            reason = FailureKind(int(failed.kind))
+        except ValueError:  # a kind that only a newer worker knows
+            reason = FailureKind.UNSPECIFIED
+        return Failed(
+            failed.id,
+            reason,
+            failed.message,
+            _bad_from_proto(failed.bad) if failed.HasField("bad") else None,
+        )
+    raise ProtocolError("a FeedReply without any known kind came: is the worker of a newer version?")
+
+
+def _chunk(message: pb.Chunk, pixels: memoryview) -> Chunk:
+    records = np.array(message.records, np.int64)
+    labels = np.array(message.labels, np.int32)
+    status = np.frombuffer(message.status, np.uint8)
+    count = len(records)
+    if not (count == len(labels) == len(status)) or count == 0 or len(pixels) % count:
+        raise ProtocolError(
+            f"chunk {message.id} holds {count} records, {len(labels)} labels, {len(status)} statuses and "
+            f"{len(pixels)} bytes of pixels, which do not fit together"
+        )
+    if status.max() > _MAX_STATUS:
+        raise ProtocolError(
+            f"chunk {message.id} holds the slot status {status.max()}, known are 0 to {_MAX_STATUS}"
+        )
+    bad = tuple(_bad_from_proto(info) for info in message.bad)
+    return Chunk(message.id, records, labels, status, bad, pixels)
+
+
+def _split_chunk(data: bytes) -> tuple[bytes, memoryview] | None:
+    """Cuts a FeedReply that is one chunk into the chunk's fields before the pixels, and the pixels.
+
+    None where the message is anything but what a worker writes (one chunk, pixels once and last): then the
+    generated classes, which take every legal encoding, have the word.
+    """
+    try:
+        if data[0] != _REPLY_CHUNK[0]:
+            return None
+        length, start = _read_varint(data, 1)
+        end = len(data)
+        if start + length != end:
+            return None
+        at = start
+        while data[at] != _PIXELS[0]:
+            tag, at = _read_varint(data, at)
+            kind = tag & 7
+            if kind == 0:
+                _, at = _read_varint(data, at)
+            elif kind == 2:
+                length, at = _read_varint(data, at)
+                at += length
+            elif kind in _FIXED_BYTES:
+                at += _FIXED_BYTES[kind]
+            else:
+                return None
+        rest = data[start:at]
+        length, at = _read_varint(data, at + 1)
+    except IndexError:
+        return None
+    return (rest, memoryview(data)[at:]) if at + length == end else None
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise IndexError

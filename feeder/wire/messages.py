@@ -1,0 +1,133 @@
+"""The messages of Feed as plain objects, so that nobody else touches generated classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.spec import StreamSpec
+from feeder.wire import PROTOCOL
+
+__all__ = [
+    "BadRecordInfo",
+    "Chunk",
+    "ChunkRequest",
+    "Draining",
+    "Failed",
+    "FailureKind",
+    "Open",
+    "Opened",
+    "Reply",
+    "Request",
+    "SlotStatus",
+]
+
+
+class SlotStatus(IntEnum):
+    """What fills a slot; SLOT_STATUS_* of the protocol."""
+
+    OWN = 0
+    SUBSTITUTE = 1
+    BAD = 2
+    PADDING = 3
+
+
+class FailureKind(IntEnum):
+    """Why a chunk could not be made; FAILURE_KIND_* of the protocol."""
+
+    UNSPECIFIED = 0
+    BAD_RECORD = 1
+    STORAGE = 2
+    INVALID = 3
+    INTERNAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecordInfo:
+    """One record that was found bad: its number in the data set, its shard, its number there, and why."""
+
+    dataset: str
+    record: int
+    shard: str
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """First message of a stream: who asks, for what, over which data."""
+
+    session: str
+    spec: StreamSpec
+    fingerprint: str
+    pixel_fingerprint: str
+    consumer_index: int = 0
+    consumer_count: int = 1
+    job: str = ""
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """A client's wish for `slots` (ascending, in [0, global_batch)) of the step at (epoch, taken).
+
+    `destination` is (buffer, offset in bytes) of the client's batch buffers; None: pixels come in the reply.
+    """
+
+    id: int
+    epoch: int
+    taken: int
+    slots: tuple[int, ...]
+    destination: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The stream is open; at most `max_outstanding` requests may be unanswered at a time."""
+
+    worker_id: str
+    max_outstanding: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A made chunk of n slots.
+
+    Attributes:
+        id: of the request.
+        records: int64 [n], number of the record that fills each slot, -1 for padding.
+        labels: int32 [n], -1 where masked.
+        status: uint8 [n], SlotStatus of each slot.
+        bad: the records that were found bad on the way.
+        pixels: n images of equal size one after another; a view that keeps the received message alive.
+    """
+
+    id: int
+    records: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    status: NDArray[np.uint8]
+    bad: tuple[BadRecordInfo, ...]
+    pixels: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A chunk that could not be made; `bad` is given where kind is BAD_RECORD."""
+
+    id: int
+    kind: FailureKind
+    message: str
+    bad: BadRecordInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The worker wants to go: it answers what it owes, and asks for no more requests."""
+
+
+Request: TypeAlias = Open | ChunkRequest
+Reply: TypeAlias = Opened | Chunk | Failed | Draining
