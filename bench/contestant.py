@@ -1,0 +1,147 @@
+"""The bench's side of a contestant: a process that lives through all rounds and answers lines of JSON.
+
+The other side is bench/rivals/protocol.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from feeder.errors import FeederError
+
+__all__ = ["Contestant", "ContestantFailed", "cpu_seconds", "settle"]
+
+STOP_DEADLINE_S = 10.0
+REPLY_DEADLINE_S = 300.0
+"""Longer than any round of the committed runs by a factor of ten; a contestant that hangs is left out, not waited
+for."""
+
+
+class ContestantFailed(FeederError):
+    """A contestant could not start, answered with an error, ended or did not answer in time."""
+
+
+class Contestant:
+    """A process that runs rounds; stopped by close(), at the latest when its stdin ends.
+
+    Attributes:
+        name: as the rows of results say it.
+        process: the running process.
+        facts: what it answered to `load`.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.facts: dict[str, Any] = {}
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._replies = b""
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**os.environ, **(environment or {})},
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise ContestantFailed(f"{name}: cannot start {command[0]}: {error.strerror}") from error
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, command: str, *, deadline_s: float = REPLY_DEADLINE_S, **fields: Any) -> dict[str, Any]:
+        """Sends one request and gives the fields of the reply.
+
+        Raises:
+            ContestantFailed: the reply says so, or none came within `deadline_s` seconds.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"cmd": command} | fields).encode() + b"\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError) as error:
+            raise ContestantFailed(f"{self.name}: ended before {command}: {self._last_words()}") from error
+        reply = json.loads(self._line(command, deadline_s))
+        if not reply.pop("ok"):
+            raise ContestantFailed(f"{self.name}: {command}: {reply['error']}")
+        return dict(reply)
+
+    def load(self, **fields: Any) -> None:
+        """Sends `load` and keeps the answer in `facts`."""
+        self.facts = self.ask("load", **fields)
+
+    def close(self) -> None:
+        """Lets the process end, kills it when it does not within 10 s."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self.process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        self._stderr.close()
+
+    def _line(self, command: str, deadline_s: float) -> bytes:
+        assert self.process.stdout is not None
+        end = time.monotonic() + deadline_s
+        descriptor = self.process.stdout.fileno()
+        while b"\n" not in self._replies:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise ContestantFailed(f"{self.name}: no answer to {command} within {deadline_s:g} s")
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                raise ContestantFailed(f"{self.name}: ended during {command}: {self._last_words()}")
+            self._replies += piece
+        line, _, self._replies = self._replies.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process with all of its threads, in seconds, 10 ms fine."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # proc(5): utime and stime are fields 14 and 15, counted from 1; two of them stand before the ")".
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def settle(pids: Sequence[int], *, quiet_s: float = 0.1, deadline_s: float = 10.0) -> None:
+    """Waits until the processes use no CPU for `quiet_s`: what one contestant still does would slow the next.
+
+    Raises:
+        ContestantFailed: they are still busy after `deadline_s`.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        before = sum(map(cpu_seconds, pids))
+        time.sleep(quiet_s)
+        # One clock tick in the interval is housekeeping.
+        if sum(map(cpu_seconds, pids)) - before <= 0.1 * quiet_s:
+            return
+        if time.monotonic() > end:
+            raise ContestantFailed(f"processes {list(pids)} are still busy {deadline_s:g} s after their round")

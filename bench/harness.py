@@ -1,0 +1,172 @@
+"""How feeder measures: a warm-up round, then rounds in which every contestant runs once, in an order that turns.
+
+A machine drifts (clock, neighbours, page cache) by more than what is measured, but slowly: contestants of one
+round see the same machine. So the figure to trust is the ratio within each round, and its median over the rounds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["Round", "Spread", "environment", "interleave", "ratios", "write_rows"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one contestant did in one round.
+
+    Attributes:
+        seconds: wall time.
+        cpu_seconds: of all its threads and processes in that time; says more than wall time on a busy machine.
+        images: how many it made.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    images: int
+
+    @property
+    def images_per_s(self) -> float:
+        """Images a second of wall time."""
+        return self.images / self.seconds
+
+    @property
+    def cpu_us_per_image(self) -> float:
+        """Microseconds of CPU time an image."""
+        return 1e6 * self.cpu_seconds / self.images
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of some figures and how far they lie apart."""
+
+    median: float
+    low: float
+    """First quartile."""
+    high: float
+    """Third quartile."""
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value; the quartiles include the ends, so one value is its own quartiles."""
+        low, median, high = (
+            statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        )
+        return cls(median=median, low=low, high=high, min=min(values), max=max(values))
+
+    def rounded(self, digits: int) -> dict[str, float]:
+        """For a row of results."""
+        return {name: round(value, digits) for name, value in asdict(self).items()}
+
+
+def interleave(
+    contestants: Mapping[str, Callable[[], Round]],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    progress: Callable[[int, str], None] = lambda number, name: None,
+) -> dict[str, list[Round]]:
+    """Runs every contestant once a round, first another one each time.
+
+    Args:
+        contestants: name -> runs one round.
+        rounds: how many are kept, at least 1.
+        warm_up: how many come before and are thrown away (numbered from -warm_up to -1).
+        progress: is told the round's number and who runs next.
+
+    Returns:
+        name -> its rounds, in the order of `contestants`.
+    """
+    names = list(contestants)
+    kept: dict[str, list[Round]] = {name: [] for name in names}
+    for number in range(-warm_up, rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            progress(number, name)
+            result = contestants[name]()
+            if number >= 0:
+                kept[name].append(result)
+    return kept
+
+
+def ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> list[float]:
+    """How many times their images a second ours are, round by round."""
+    return [one.images_per_s / other.images_per_s for one, other in zip(ours, theirs, strict=True)]
+
+
+def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, Any]:
+    """What the figures depend on besides the code: a row of its own at the head of a run.
+
+    Args:
+        cores: numbers of the CPUs that contestants run on.
+        versions: of the libraries in this process.
+    """
+    return {
+        "kind": "environment",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--", "feeder", "bench", ":!bench/results")),
+        "cpu": _cpu_model(),
+        "cpu_features": _cpu_features(),
+        "cpus": os.cpu_count(),
+        "cores_used": list(cores),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "load_average": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": dict(versions),
+    }
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], out: TextIO = sys.stdout) -> None:
+    """One JSON object a line."""
+    for row in rows:
+        out.write(json.dumps(row) + "\n")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _cpuinfo(*keys: str) -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in keys:
+            return value.strip()
+    return ""
+
+
+def _cpu_model() -> str:
+    family, model = _cpuinfo("cpu family"), _cpuinfo("model")
+    name = _cpuinfo("model name") or platform.processor() or platform.machine()
+    # A hypervisor may hide the marketing name; family and model still tell one core design from another.
+    return f"{name} (family {family}, model {model})" if family else name
+
+
+def _cpu_features() -> list[str]:
+    present = set(_cpuinfo("flags", "Features").split())
+    return [name for name in ("avx2", "avx512bw", "avx512vbmi", "asimd") if name in present]

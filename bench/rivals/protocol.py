@@ -1,0 +1,181 @@
+"""The contestant's side of a bench: a process that loads its input once and then runs rounds when told to.
+
+Requests and replies are lines of JSON on stdin and stdout. This file runs in every rival's own environment, so it
+needs nothing but the standard library and NumPy.
+
+    {"cmd": "load", ...}                  -> {"ok": true, "versions": {...}, ...}    fields as the bench defines them
+    {"cmd": "round", ...}                 -> {"ok": true, "seconds": s, "images": n, ...}
+    {"cmd": "outputs", "path": "x.npy"}   -> {"ok": true}          uint8 [n, H, W, 3] written there, for the oracle
+    {"cmd": "stop"}, or end of file       -> the process ends
+    anything that fails                   -> {"ok": false, "error": "one line"}
+
+A contestant is pinned to its cores before it imports its library, so that every thread of it stays there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Handler(Protocol):
+    """What a contestant does on each request; every method returns the fields of its reply."""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+    def round(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+    def outputs(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """Versions of installed distributions, by name, with Python's."""
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | {
+        name: metadata.version(name) for name in distributions
+    }
+
+
+def arguments(description: str, variants: tuple[str, ...] = ()) -> argparse.Namespace:
+    """Parses the flags of a contestant and pins the process; call it before importing what is measured."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--cores", required=True, help="CPU numbers to run on, as 0,1")
+    if variants:
+        parser.add_argument("--variant", choices=variants, required=True)
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {int(core) for core in args.cores.split(",")})
+    return args
+
+
+def serve(handler: Handler) -> None:
+    """Answers requests until told to stop; anything that libraries print goes to stderr."""
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request["cmd"] == "stop":
+                return
+            try:
+                fields = {"ok": True} | getattr(handler, request["cmd"])(request)
+            except Exception as error:
+                traceback.print_exc()
+                fields = {"ok": False, "error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            replies.write(json.dumps(fields) + "\n")
+            replies.flush()
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """The input of the decode bench, the same for every contestant.
+
+    Attributes:
+        images: encoded files.
+        windows: int64 [n, 4], (x, y, width, height) in pixels of each image.
+        flips: bool [n], mirror left to right after the resize.
+        size: height and width of the output in pixels.
+        batch: images a batch.
+        threads: decode threads that may be used.
+    """
+
+    images: list[bytes]
+    windows: np.ndarray
+    flips: np.ndarray
+    size: int
+    batch: int
+    threads: int
+
+
+Batches = Callable[[], Iterator[np.ndarray]]
+"""One pass over the job in its order: uint8 [up to batch, H, W, 3] each; a batch's memory may be used again for
+the next one."""
+
+
+class DecodeContestant:
+    """Answers the requests of the decode bench with what one library does.
+
+    Args:
+        prepare: takes the job, gives what runs one pass over it; called once, outside of the rounds.
+        distributions: whose versions go into the row.
+        note: what it calls, in a few words.
+        antialias: whether the resize widens its kernel when it shrinks.
+        windows: "exact", or what it does instead.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[DecodeJob], Batches],
+        *,
+        distributions: tuple[str, ...],
+        note: str,
+        antialias: bool,
+        windows: str = "exact",
+    ) -> None:
+        self._prepare = prepare
+        self._distributions = distributions
+        self._facts = {"note": note, "antialias": antialias, "windows": windows}
+        self._batches: Batches = lambda: iter(())
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Reads the files named and prepares; windows and flips have one entry a file."""
+        job = DecodeJob(
+            images=[Path(name).read_bytes() for name in request["files"]],
+            windows=np.array(request["windows"], dtype=np.int64).reshape(-1, 4),
+            flips=np.array(request["flips"], dtype=bool),
+            size=request["size"],
+            batch=request["batch"],
+            threads=request["threads"],
+        )
+        self._batches = self._prepare(job)
+        return self._facts | {"versions": versions(*self._distributions)}
+
+    def round(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One pass over the job; cpu_seconds are those of all threads of this process."""
+        images = 0
+        cpu, wall = time.process_time(), time.perf_counter()
+        for batch in self._batches():
+            images += len(batch)
+        return {
+            "seconds": time.perf_counter() - wall,
+            "cpu_seconds": time.process_time() - cpu,
+            "images": images,
+        }
+
+    def outputs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Writes the first `count` images of a pass to `path`."""
+        kept: list[np.ndarray] = []
+        for batch in self._batches():
+            kept.append(np.array(batch))
+            if sum(map(len, kept)) >= request["count"]:
+                break
+        np.save(request["path"], np.concatenate(kept)[: request["count"]])
+        return {}
+
+
+def image_by_image(job: DecodeJob, one: Callable[[bytes, list[int], bool], np.ndarray]) -> Batches:
+    """The loop around a library that knows one image at a time: its results are copied into the slots of a batch."""
+    windows, flips = job.windows.tolist(), job.flips.tolist()
+    out = np.empty((job.batch, job.size, job.size, 3), dtype=np.uint8)
+    pool = ThreadPoolExecutor(job.threads) if job.threads > 1 else None
+
+    def fill(index: int) -> None:
+        out[index % job.batch] = one(job.images[index], windows[index], flips[index])
+
+    def batches() -> Iterator[np.ndarray]:
+        for start in range(0, len(job.images), job.batch):
+            span = range(start, min(start + job.batch, len(job.images)))
+            for _ in map(fill, span) if pool is None else pool.map(fill, span):
+                pass
+            yield out[: len(span)]
+
+    return batches
