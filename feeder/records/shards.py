@@ -1,0 +1,114 @@
+"""From what a user names (files, globs, folders) to a sorted list of shard files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from feeder.errors import ConfigError
+
+__all__ = ["INDEX_SUFFIX", "expand", "is_shard_name"]
+
+INDEX_SUFFIX = ".feederidx"
+
+# What lies beside shards without being one: our indexes, half-written files, notes and label maps.
+_NOT_SHARDS = (
+    INDEX_SUFFIX,
+    ".tmp",
+    ".part",
+    ".partial",
+    ".lock",
+    ".json",
+    ".txt",
+    ".md",
+    ".csv",
+    ".yaml",
+    ".yml",
+)
+
+# TensorFlow's naming of sharded files, with or without something behind it.
+_NUMBERED = re.compile(r"(?P<set>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})(?P<rest>.*)")
+
+_SHOWN = 8
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file of this name in a folder is taken for a shard."""
+    return not name.startswith((".", "_")) and not name.lower().endswith(_NOT_SHARDS)
+
+
+def expand(patterns: Sequence[str]) -> list[Path]:
+    """All shards that the patterns name, sorted by path, each once.
+
+    Args:
+        patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder, which stands for all shards in it.
+
+    Raises:
+        ConfigError: a pattern matches nothing; a folder holds several sets, or lacks shards of the one it holds.
+    """
+    if isinstance(patterns, str) or not patterns:
+        raise ConfigError(f"need a list of at least one file, glob or folder, got {patterns!r}")
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in _matches(pattern):
+            found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
+
+
+def _matches(pattern: str) -> list[Path]:
+    if not pattern:
+        raise ConfigError("a pattern is empty: name a file, a glob or a folder")
+    if "://" in pattern:
+        raise ConfigError(f"{pattern}: only local paths can be read; copy or mount the data first")
+    path = Path(os.path.expanduser(pattern))
+    if path.is_dir():
+        return _folder(path)
+    if path.exists():
+        return [path]
+    if not glob.has_magic(pattern):
+        raise ConfigError(f"{pattern}: no such file or folder{_neighbours(path.parent)}")
+    matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+    shards = [match for match in matches if is_shard_name(match.name) and match.is_file()]
+    if not shards:
+        others = f"; it matches {_some(match.name for match in matches)}, none a shard" if matches else ""
+        raise ConfigError(f"{pattern}: matches no shard file{others or _neighbours(path.parent)}")
+    return shards
+
+
+def _folder(folder: Path) -> list[Path]:
+    names = sorted(name for name in os.listdir(folder) if is_shard_name(name) and (folder / name).is_file())
+    if not names:
+        raise ConfigError(f"{folder}: no shard file in this folder{_neighbours(folder)}")
+    sets: dict[tuple[str, int], int] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            key = match["set"], int(match["count"])
+            sets[key] = sets.get(key, 0) + 1
+    if len(sets) > 1:
+        listed = ", ".join(f"{name}-* ({have} files)" for (name, _), have in sorted(sets.items()))
+        raise ConfigError(
+            f"{folder}: holds several data sets, {listed}: name one, such as {folder}/{min(sets)[0]}-*"
+        )
+    for (name, count), have in sets.items():
+        if have != count:
+            raise ConfigError(
+                f"{folder}: {have} of the {count} shards of {name!r} are there: copy the others, "
+                f"or say {folder}/{name}-* to read what is there"
+            )
+    return [folder / name for name in names]
+
+
+def _neighbours(folder: Path) -> str:
+    """What a folder holds, for the error of a user who mistyped."""
+    if not folder.is_dir():
+        return f" (there is no folder {folder} either)"
+    return f" (in {folder}: {_some(sorted(os.listdir(folder)))})"
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) + more) if names else "nothing"
