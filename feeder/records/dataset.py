@@ -26,7 +26,7 @@ from feeder.records.storage import retry
 __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo"]
 
 MAX_OPEN_SHARDS = 128
-"""Shard files kept open; half of what an inherited limit of 256 descriptors (the lowest default in use) allows."""
+"""Shard files kept open; half of 256, the lowest descriptor limit in common use."""
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
@@ -90,8 +90,8 @@ class _OpenFile:
 class _OpenFiles:
     """Descriptors of recently read shards, at most `limit` beyond those in use at this moment.
 
-    A descriptor is closed only while nobody reads from it, so a number never comes to mean another file in the
-    middle of a read.
+    A descriptor is closed only while nobody reads from it, so that its number cannot come to mean another file
+    in the middle of a read.
     """
 
     def __init__(self, limit: int) -> None:
@@ -159,8 +159,8 @@ class _OpenFiles:
 class Dataset:
     """Random access to the records of a sorted list of shards.
 
-    Records are numbered from 0 over all shards. Numbers are stable: a bad record keeps its number, and what is lost
-    behind a break in a shard counts as one bad record.
+    Records are numbered from 0 over all shards. Numbers are stable: a bad record keeps its number, and what is
+    lost behind a break in a shard counts as one bad record.
 
     Attributes:
         name: what clients call the data set.
@@ -221,7 +221,7 @@ class Dataset:
             max_open: shard files kept open between reads.
 
         Raises:
-            ConfigError: nothing matches, no record in what matches, or an index is missing and may not be built.
+            ConfigError: nothing matches, what matches has no record, or an index is missing and not built.
             BadShard: a file is no TFRecord file, or a compressed one.
             StorageError: a shard cannot be read or an index not be written.
         """
@@ -294,13 +294,6 @@ class Dataset:
     def _payload(self, number: int, shard: _Shard, index: int, length: int) -> bytes:
         """The payload of a record, of the indexed length; its crc is not checked."""
         offset = shard.offset[index]
-        try:
-            return self._read_once(number, shard, offset, length)
-        except StorageError:
-            raise
-        except OSError:
-            self._files.count_retry()
-            self._pause(0)
         return retry(
             lambda: self._read_once(number, shard, offset, length),
             f"{shard.path}: record {index}",
@@ -318,9 +311,7 @@ class Dataset:
             while done < length:  # a short read is legal anywhere, the end of the file is not
                 more = os.pread(file.fd, length - done, offset + done)
                 if not more:
-                    raise StorageError(
-                        f"{shard.path}: ends at byte {offset + done}: it shrank since it was indexed"
-                    )
+                    raise StorageError(f"{shard.path}: ends at byte {offset + done}: it shrank")
                 payload += more
                 done = len(payload)
             ok = True
@@ -329,7 +320,7 @@ class Dataset:
         return payload
 
     def _again(self, number: int, shard: _Shard, index: int, length: int) -> bytes:
-        """Reads a record whose crc was wrong once more, from a fresh descriptor: was it the transport, or the file?"""
+        """Reads a record whose crc was wrong once more: were the bytes hurt on the way, or in the file?"""
         try:
             with open(shard.path, "rb", buffering=0) as file:
                 state = ShardState.of(os.fstat(file.fileno()))
@@ -374,6 +365,4 @@ def _check_unchanged(shard: _Shard, state: ShardState) -> None:
     """The change time is left out: it moves with a chmod, and the crc of each record is checked anyway."""
     indexed = shard.state
     if (state.size, state.mtime_ns, state.inode) != (indexed.size, indexed.mtime_ns, indexed.inode):
-        raise StorageError(
-            f"{shard.path}: is another file than was indexed: restart, so that it is indexed anew"
-        )
+        raise StorageError(f"{shard.path}: is not the file that was indexed: restart to index it anew")

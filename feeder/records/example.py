@@ -1,12 +1,12 @@
 """Finds the image and the label in a serialized tf.train.Example, without TensorFlow and without a copy.
 
     Example  { Features features = 1; }
-    Features { map<string, Feature> feature = 1; }        on the wire: repeated { string key = 1; Feature value = 2; }
+    Features { map<string, Feature> feature = 1; }   on the wire repeated { string key = 1; Feature value = 2; }
     Feature  { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
-    XxxList  { repeated xxx value = 1; }                  numbers packed or not
+    XxxList  { repeated xxx value = 1; }             numbers packed or not
 
-Where a message says something twice, protobuf's rules hold: the last entry of a key wins, lists are joined. Features
-that were not asked for are skipped by their length and not looked into.
+Where a message says something twice, protobuf's rules hold: the last entry of a key wins, lists are joined.
+Features that were not asked for are skipped by their length and not looked into.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class RecordKeys:
     Attributes:
         image: feature with the encoded image, one bytes value.
         label: feature with the class, one int64 value.
-        label_base: label of the first class in the file (1 in the reference, where 0 is background); it is subtracted.
+        label_base: label of the first class in the file, which is subtracted (1 in the reference, where 0 is
+            background).
     """
 
     image: str = "image/encoded"
@@ -80,8 +81,8 @@ def parse_example(data: Buffer, keys: RecordKeys) -> Example:
         keys: features to find.
 
     Raises:
-        ExampleError: a key is missing, its feature is of another kind, empty or has several values, or `data` is
-            not an Example.
+        ExampleError: a key is missing, its feature is of another kind, empty or has several values, or `data`
+            is not an Example.
     """
     image_key, label_key = keys.image.encode(), keys.label.encode()
     found: dict[bytes, tuple[int, int]] = {}
@@ -131,7 +132,7 @@ def _varint(data: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def _fields(data: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, wire type, start, stop) of each field in data[pos:end]; start and stop enclose its value."""
+    """(field number, wire type, start, stop) of each field in data[pos:end]; its value is data[start:stop]."""
     while pos < end:
         tag, pos = _varint(data, pos, end)
         number, wire = tag >> 3, tag & 7
@@ -159,14 +160,14 @@ def _find(
 ) -> None:
     """Notes where the Features of two keys lie among the map entries in data[pos:end].
 
-    Written out for the layout that every writer produces (each entry a key and then its value); an entry of another
-    layout takes the general way. An entry whose key has another length than both costs a few steps only.
+    Written out for the layout that every writer produces (each entry a key and then its value); an entry of
+    another layout takes the general way. An entry whose key has another length than both costs a few steps only.
     """
     lengths = {len(first): first, len(second): second} if len(first) != len(second) else {}
     while pos < end:
         if data[pos] != 0x0A or not lengths:
             for key, value in _entries(data, pos, end):
-                if key == first or key == second:
+                if key in (first, second):
                     found[bytes(key)] = value
             return
         pos += 1
@@ -191,7 +192,7 @@ def _find(
                         found[wanted] = (value_start, pos)
                     continue
         key, value = _entry(data, start, pos)
-        if key == first or key == second:
+        if key in (first, second):
             found[bytes(key)] = value
 
 

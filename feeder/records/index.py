@@ -1,8 +1,8 @@
 """The sidecar index of a shard: where each record and its image lie, its label, its crc.
 
-An index is an Arrow IPC file with one record batch, memory-mapped when it is read: it costs address space, no heap.
-Its schema metadata says which shard it was made from (size, times, inode), with which keys, and the crc32c of the
-whole. With an index, any record is one ranged read, and its image a slice of that.
+An index is an Arrow IPC file with one record batch, memory-mapped when it is read: it costs address space, no
+heap. Its schema metadata says which shard it was made from (size, times, inode), with which keys, and the crc32c
+of the whole. With an index, any record is one ranged read, and its image a slice of that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IndexUnusable(Exception):
 class ShardState:
     """What tells, without reading it, that a file is still the one that was indexed.
 
-    The change time (ctime) catches what the others miss: a file overwritten in place whose mtime was set back.
+    The change time (ctime) catches what the others miss: a file overwritten in place, its mtime set back.
     """
 
     size: int
@@ -91,9 +91,9 @@ class ShardIndex:
         crc: uint32 [n], crc32c that the shard states for the payload, not masked.
         image_start: uint32 [n], first byte of the encoded image within the payload; 0 where bad.
         image_bytes: uint32 [n], length of the encoded image; 0 where bad.
-        damage: why the shard cannot be read to its end, or None. If set, the last entry (length 0, label -1, offset
-            where the framing breaks) stands for everything that was lost there.
-        content: hex sha256 over everything above but state and offset: equal for copies, different for other data.
+        damage: why the shard cannot be read to its end, or None. If set, the last entry (length 0, label -1,
+            offset where the framing breaks) stands for everything that was lost there.
+        content: hex sha256 over all of this but state and offset: equal for copies, different for other data.
     """
 
     state: ShardState
@@ -125,7 +125,7 @@ def build_index(
     max_record_bytes: int = MAX_RECORD_BYTES,
     advance: Callable[[int], None] | None = None,
 ) -> ShardIndex:
-    """Reads a shard once, from start to end, and checks all of it: framing, crcs, and the Example in each record.
+    """Reads a shard once, from start to end, and checks framing, crcs, and the Example in each record.
 
     Args:
         shard: file to read.
@@ -238,7 +238,7 @@ def load_index(path: Path, state: ShardState, keys: RecordKeys) -> ShardIndex:
         keys: with which it must have been made.
 
     Raises:
-        IndexUnusable: there is none, it belongs to another state of the shard or to other keys, or it is damaged.
+        IndexUnusable: there is none, it is damaged, or belongs to another state of the shard or other keys.
     """
     try:
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:

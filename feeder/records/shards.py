@@ -44,10 +44,10 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     """All shards that the patterns name, sorted by path, each once.
 
     Args:
-        patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder, which stands for all shards in it.
+        patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder (all shards in it).
 
     Raises:
-        ConfigError: a pattern matches nothing; a folder holds several sets, or lacks shards of the one it holds.
+        ConfigError: a pattern matches nothing; a folder holds several sets, or only some shards of one.
     """
     if isinstance(patterns, str) or not patterns:
         raise ConfigError(f"need a list of at least one file, glob or folder, got {patterns!r}")

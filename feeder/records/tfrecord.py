@@ -2,7 +2,8 @@
 
     uint64 length | uint32 masked crc32c of the length | payload | uint32 masked crc32c of the payload
 
-All little-endian. The mask is TensorFlow's (tensorflow/core/lib/hash/crc32c.h): rotate right by 15, add 0xa282ead8.
+All little-endian. The mask is TensorFlow's (tensorflow/core/lib/hash/crc32c.h): rotate right by 15, add
+0xa282ead8.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class _Window:
         self._advance = advance
         self._read = 0
         self.bytes = np.empty(min(READ_BYTES, size), np.uint8)
-        self.view = memoryview(self.bytes)
+        self.view = self.bytes.data
         self.lo = self.hi = 0
 
     def ensure(self, count: int) -> None:
@@ -107,7 +108,7 @@ class _Window:
         old = self.bytes
         if count > len(old):
             self.bytes = np.empty(count, np.uint8)
-            self.view = memoryview(self.bytes)
+            self.view = self.bytes.data
         self.bytes[:kept] = old[self.lo : self.hi]
         self.lo, self.hi = 0, kept
         while self.hi < count:
@@ -177,4 +178,4 @@ def _what_it_is(head: bytes) -> str:
         return "is compressed with gzip, which feeder does not read: unpack it first (gzip -dc)"
     if head[0] == 0x78 and int.from_bytes(head[:2], "big") % 31 == 0:
         return "is compressed with zlib, which feeder does not read: unpack it first"
-    return "is not a TFRecord file, or is damaged from its first byte on: check the pattern, or copy the shard again"
+    return "is not a TFRecord file, or damaged from its first byte on: check the pattern, or copy it again"
