@@ -1,0 +1,19 @@
+"""From encoded bytes to pixels: decode only what a window needs, resize, flip, straight into the batch."""
+
+from feeder.decode.decoder import Decoder, Kind, decode_crop, decode_crop_batch, open_decoder
+from feeder.decode.fingerprint import pixel_fingerprint
+from feeder.decode.header import Limits
+from feeder.decode.message import MessageBuffer
+from feeder.decode.reduce import reductions
+
+__all__ = [
+    "Decoder",
+    "Kind",
+    "Limits",
+    "MessageBuffer",
+    "decode_crop",
+    "decode_crop_batch",
+    "open_decoder",
+    "pixel_fingerprint",
+    "reductions",
+]

@@ -1,0 +1,64 @@
+"""What every decoder checks of its arguments before it touches a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from feeder.decode.reduce import REDUCTIONS
+from feeder.errors import ConfigError
+from feeder.spec import Resample
+
+__all__ = ["check_arguments"]
+
+
+def check_arguments(
+    images: Sequence[bytes | memoryview],
+    windows: npt.NDArray[np.int32],
+    flips: npt.NDArray[np.bool_],
+    out: npt.NDArray[np.uint8],
+    resample: str,
+    reductions: npt.NDArray[np.uint8] | None,
+) -> None:
+    """Checks a batch call.
+
+    Raises:
+        ConfigError: an array of the wrong dtype, shape or layout, an empty or negative window, a reduction
+            that is not 1, 2, 4 or 8, or an unknown resample.
+    """
+    count = len(images)
+    _check_array("windows", windows, np.int32, (count, 4))
+    _check_array("flips", flips, np.bool_, (count,))
+    _check_array("out", out, np.uint8, (count, None, None, 3))
+    if not out.flags.writeable or out.size == 0 < count:
+        raise ConfigError(
+            f"out must be writable and not empty, got shape {out.shape}, {out.flags.writeable=}"
+        )
+    if reductions is not None:
+        _check_array("reductions", reductions, np.uint8, (count,))
+        if not np.isin(reductions, REDUCTIONS).all():
+            raise ConfigError(f"reductions must be 1, 2, 4 or 8, got {np.unique(reductions).tolist()}")
+    if resample not in get_args(Resample):
+        raise ConfigError(f"resample must be one of {', '.join(get_args(Resample))}, got {resample!r}")
+    bad = (windows[:, :2] < 0).any(axis=1) | (windows[:, 2:] < 1).any(axis=1)
+    if bad.any():
+        index = int(bad.argmax())
+        raise ConfigError(
+            f"window {index} must be (x >= 0, y >= 0, width >= 1, height >= 1), got {windows[index]}"
+        )
+
+
+def _check_array(name: str, array: Any, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        raise ConfigError(
+            f"{name} must be an array of {dtype.__name__}, got {getattr(array, 'dtype', type(array))}"
+        )
+    if len(shape) != array.ndim or any(
+        want not in (None, got) for want, got in zip(shape, array.shape, strict=True)
+    ):
+        raise ConfigError(f"{name} must have shape {shape}, got {array.shape}".replace("None", "any"))
+    if not array.flags.c_contiguous:
+        raise ConfigError(f"{name} must be C-contiguous, got strides {array.strides}")

@@ -1,0 +1,90 @@
+"""Proof that two decoders give the same pixels: a hash of what each makes of a few built-in images."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+import numpy as np
+
+from feeder.decode.decoder import Decoder
+from feeder.decode.reduce import REDUCTIONS
+from feeder.spec import Resample
+
+__all__ = ["pixel_fingerprint", "probes"]
+
+_OUTPUTS = ((37, 53), (8, 8), (96, 64))  # (height, width): odd, small, and one that also enlarges
+_RESAMPLES: tuple[tuple[Resample, bool], ...] = (
+    ("bilinear", True),
+    ("bilinear", False),
+    ("bicubic", True),
+    ("bicubic", False),
+)
+
+
+def probes() -> dict[str, bytes]:
+    """The built-in images by name, in order: each sampling mode, process and format that is read."""
+    folder = resources.files("feeder.decode") / "probes"
+    return {
+        entry.name: entry.read_bytes()
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.is_file()
+    }
+
+
+def pixel_fingerprint(decoder: Decoder) -> str:
+    """Decodes the built-in images through every path and hashes the pixels.
+
+    Two workers whose fingerprints are equal give the same pixels for the same records, whatever their
+    versions.
+
+    Returns:
+        "native-" or "portable-" and 32 hexadecimal digits.
+
+    Raises:
+        RuntimeError: a built-in image does not decode: the installation is broken.
+    """
+    images = probes()
+    names, encoded = list(images), list(images.values())
+    sizes, reasons = decoder.sizes(encoded)
+    windows = _windows(sizes)
+    flips = np.arange(len(encoded)) % 2 == 1
+    digest = hashlib.sha256()
+    for height, width in _OUTPUTS:
+        out = np.empty((len(encoded), height, width, 3), np.uint8)
+        for resample, antialias in _RESAMPLES:
+            for reduction in REDUCTIONS:
+                for some in windows:
+                    found = decoder.decode(
+                        encoded,
+                        some,
+                        flips,
+                        out,
+                        resample=resample,
+                        antialias=antialias,
+                        reductions=np.full(len(encoded), reduction, np.uint8),
+                    )
+                    for name, reason in zip(
+                        names, [one or two for one, two in zip(reasons, found, strict=True)], strict=True
+                    ):
+                        if reason is not None:
+                            raise RuntimeError(
+                                f"built-in image {name} does not decode with {decoder.name}: {reason}"
+                            )
+                    digest.update(out.data)
+    return f"{decoder.name.split()[0]}-{digest.hexdigest()[:32]}"
+
+
+def _windows(sizes: np.typing.NDArray[np.int32]) -> list[np.typing.NDArray[np.int32]]:
+    """The whole image, and three windows off the MCU grid, of each size: int32 [n, 4] each."""
+    width, height = sizes[:, 0], sizes[:, 1]
+    zero = np.zeros_like(width)
+    return [
+        np.stack(columns, axis=1).astype(np.int32)
+        for columns in (
+            (zero, zero, width, height),
+            (width // 3, height // 4, width // 2, height // 2),
+            (width - 9, height - 19, zero + 9, zero + 19),
+            (zero + 17, zero + 15, width - 18, zero + 1),
+        )
+    ]
