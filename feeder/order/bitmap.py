@@ -1,0 +1,50 @@
+"""A set of small whole numbers, one bit each."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.order.lanes import Int64s
+
+__all__ = ["Bitmap"]
+
+
+class Bitmap:
+    """A subset of [0, size) in size / 8 bytes."""
+
+    def __init__(self, size: int) -> None:
+        """The empty subset."""
+        self._bits = np.zeros(-(-size // 8), np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the bits take."""
+        return self._bits.nbytes
+
+    def add(self, numbers: Int64s) -> NDArray[np.bool_]:
+        """Adds int64 [n] numbers; bool [n] says which were new (of equal numbers, the first)."""
+        distinct, first = np.unique(numbers, return_index=True)
+        places = distinct >> 3
+        masks = np.left_shift(1, distinct & 7).astype(np.uint8)
+        new = np.zeros(numbers.shape, np.bool_)
+        new[first] = (self._bits[places] & masks) == 0
+        np.bitwise_or.at(self._bits, places, masks)
+        return new
+
+    def clear(self, start: int, stop: int) -> None:
+        """Removes all numbers in [start, stop)."""
+        if start >= stop:
+            return
+        first, last = start >> 3, (stop - 1) >> 3
+        keep_first = (1 << (start & 7)) - 1
+        keep_last = 0xFF & ~((2 << ((stop - 1) & 7)) - 1)
+        if first == last:
+            self._bits[first] &= keep_first | keep_last
+            return
+        self._bits[first] &= keep_first
+        self._bits[first + 1 : last] = 0
+        self._bits[last] &= keep_last
+
+    def __len__(self) -> int:
+        return int(np.unpackbits(self._bits).sum())

@@ -1,0 +1,45 @@
+"""How one consumer's part of a step is cut into requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from feeder.errors import ConfigError
+
+__all__ = ["MAX_SLOTS", "chunks", "slots_by_worker"]
+
+MAX_SLOTS = 32
+"""Most slots of one request (feeder.proto)."""
+
+
+def slots_by_worker(slots: Iterable[int], per_lane: int, owners: Mapping[int, str]) -> dict[str, list[int]]:
+    """The slots of a step that each worker makes, ascending if `slots` are; owners as `assign` gives them by
+    lane."""
+    shares: dict[str, list[int]] = {}
+    for slot in slots:
+        shares.setdefault(owners[slot // per_lane], []).append(slot)
+    return shares
+
+
+def chunks(
+    slots_by_worker: Mapping[str, Sequence[int]], max_slots: int = 16
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Each worker's slots in as few pieces of at most max_slots as there can be, their sizes differing by at
+    most one.
+
+    Returns:
+        (worker, slots ascending) of each request, by their first slot.
+
+    Raises:
+        ConfigError: max_slots is not in [1, 32].
+    """
+    if not 1 <= max_slots <= MAX_SLOTS:
+        raise ConfigError(f"a chunk holds between 1 and {MAX_SLOTS} slots, got max_slots {max_slots}")
+    pieces: list[tuple[str, tuple[int, ...]]] = []
+    for worker, share in slots_by_worker.items():
+        slots = sorted(share)
+        count = -(-len(slots) // max_slots)
+        for piece in range(count):
+            first, last = (number * len(slots) // count for number in (piece, piece + 1))
+            pieces.append((worker, tuple(slots[first:last])))
+    return sorted(pieces, key=lambda piece: piece[1])

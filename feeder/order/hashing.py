@@ -1,0 +1,59 @@
+"""Random numbers that are a function of what they are for: 64-bit mixing and counter-based draws.
+
+A key is folded from words one after another (seed, epoch, record, ...), each behind a full mix of those
+before it, so that no sum or swap of words gives the same key: seed 1 in epoch 0 has nothing to do with seed 0
+in epoch 1. A draw is a function of (key, counter) and needs no state. Only integer arithmetic modulo 2**64 is
+used, so that every machine gets the same bits."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Purpose", "Words", "draws", "fold", "mix", "stream_key"]
+
+Words = NDArray[np.uint64]
+
+# Weyl increment and the two multipliers of the SplitMix64 finaliser in Stafford's variant 13: Steele, Lea,
+# Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16.
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+
+
+class Purpose(IntEnum):
+    """What a key is used for; keys of different purposes are unrelated. Values are part of the order: never
+    reuse one."""
+
+    PERMUTATION = 1
+    WINDOW = 2
+
+
+def mix(words: Words) -> Words:
+    """A bijection of [0, 2**64) in which each input bit flips each output bit about half the time (uint64,
+    any shape)."""
+    z = words ^ (words >> _S30)
+    z *= _MULTIPLIER_1
+    z ^= z >> _S27
+    z *= _MULTIPLIER_2
+    z ^= z >> _S31
+    return z
+
+
+def fold(key: Words, word: Words) -> Words:
+    """The key that takes in one more word; shapes broadcast. For a fixed key it is a bijection of the
+    word."""
+    return mix(mix(key + _INCREMENT) ^ word)
+
+
+def stream_key(purpose: Purpose, seed: int) -> Words:
+    """The key (uint64 [1]) that all draws for one purpose under one seed start from; seed in [0, 2**64)."""
+    return fold(np.array([purpose], np.uint64), np.array([seed], np.uint64))
+
+
+def draws(keys: Words, counters: Words) -> Words:
+    """Independent 64-bit numbers, one for each pair of key and counter; shapes broadcast, counters from 0."""
+    return mix(keys + (counters + np.uint64(1)) * _INCREMENT)

@@ -1,0 +1,253 @@
+"""Which record comes in which slot of which step: a pure function that client and worker both compute.
+
+Records 0..N-1 are cut into L contiguous lanes. Each global step takes the next q = B/L records of every lane,
+in the lane's own order of the epoch; slot s of the step belongs to lane s // q. Neither the number of
+consumers nor the workers play a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError
+from feeder.order.hashing import Purpose, Words, fold, stream_key
+from feeder.order.permutation import grid_of, permute, round_keys
+from feeder.spec import StreamSpec
+
+__all__ = ["Int64s", "Order", "default_lanes"]
+
+Int64s: TypeAlias = NDArray[np.int64]
+
+MAX_RECORDS = 2**40
+"""Most records of a data set: what a permutation can span (a petabyte of the smallest useful images)."""
+
+_MAX_EPOCH = 2**62
+_DEFAULT_LANES = 256
+_LANES_PER_CONSUMER = 8
+_SUBSTITUTES_AT_ONCE = 32
+
+
+def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
+    """The largest number of lanes L with L | global_batch and consumer_count | L, at most max(256, 8
+    consumers).
+
+    L is also at most the number of records, unless consumer_count itself is more: each consumer has a lane at
+    least."""
+    if consumer_count < 1 or global_batch < 1 or global_batch % consumer_count:
+        raise ConfigError(
+            f"the global batch must be a multiple of the number of consumers, "
+            f"got {global_batch} slots for {consumer_count} consumers"
+        )
+    most = max(consumer_count, min(records, max(_DEFAULT_LANES, _LANES_PER_CONSUMER * consumer_count)))
+    share = global_batch // consumer_count
+    return max(per * consumer_count for per in range(1, most // consumer_count + 1) if share % per == 0)
+
+
+class Order:
+    """The order of one stream over a data set. Never changes once made; safe to share between threads.
+
+    Holds O(lanes) numbers and computes any slot of any step in O(1).
+
+    Attributes:
+        spec: what the order depends on (seed, global_batch, lanes, shuffle, remainder).
+        total: records of the data set.
+    """
+
+    def __init__(self, spec: StreamSpec, records: int) -> None:
+        """An order over `records` records.
+
+        Raises:
+            ConfigError: no records, more than 2**40, or fewer records than lanes where remainder is "wrap".
+        """
+        if not 1 <= records <= MAX_RECORDS:
+            raise ConfigError(
+                f"data set {spec.dataset!r}: must hold between 1 and 2**40 records, got {records}"
+            )
+        if spec.remainder == "wrap" and records < spec.lanes:
+            raise ConfigError(
+                f"data set {spec.dataset!r}: {records} records cannot fill {spec.lanes} lanes, and remainder "
+                f"'wrap' needs at least one record in each: use fewer lanes or a smaller batch"
+            )
+        self.spec: Final = spec
+        self.total: Final = records
+        self._starts: Final[Int64s] = np.array(
+            [lane * records // spec.lanes for lane in range(spec.lanes + 1)], np.int64
+        )
+        grids = [grid_of(max(1, int(length))) for length in np.diff(self._starts)]
+        self._columns: Final[Words] = np.array([columns for columns, _ in grids], np.uint64)
+        self._rows: Final[Words] = np.array([rows for _, rows in grids], np.uint64)
+
+    def __repr__(self) -> str:
+        return f"Order({self.spec!r}, {self.total})"
+
+    def lane_start(self, lane: int) -> int:
+        """Number of the lane's first record; lane in [0, lanes]."""
+        return int(self._starts[lane])
+
+    def lane_length(self, lane: int) -> int:
+        """Records of the lane: floor or ceiling of records / lanes."""
+        return int(self._starts[lane + 1] - self._starts[lane])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global steps of one epoch: floor(N/B) under "drop", otherwise ceil(N/B).
+
+        Under "wrap", where all passes are one endless epoch, it is the steps after which every record has
+        come once."""
+        whole, rest = divmod(self.total, self.spec.global_batch)
+        return whole if self.spec.remainder == "drop" else whole + (rest > 0)
+
+    def steps(self, epochs: int) -> int:
+        """Steps of a stream over so many epochs; under "wrap" until every record has come that many times."""
+        if self.spec.remainder != "wrap":
+            return epochs * self.steps_per_epoch
+        longest = -(-self.total // self.spec.lanes)
+        return -(-epochs * longest // self.spec.per_lane)
+
+    def check_steps(self) -> None:
+        """Raises ConfigError where an epoch holds no step at all (remainder "drop", fewer records than a
+        batch)."""
+        if self.steps_per_epoch == 0:
+            raise ConfigError(
+                f"data set {self.spec.dataset!r}: {self.total} records do not fill one global batch of "
+                f"{self.spec.global_batch}, so remainder 'drop' leaves nothing: use a smaller batch, or "
+                f"remainder 'wrap' (training) or 'pad' (evaluation)"
+            )
+
+    def check(self, epoch: int, taken: int) -> None:
+        """Raises ConfigError unless (epoch, taken) is the start of a step of this order."""
+        per_lane = self.spec.per_lane
+        if not 0 <= epoch < _MAX_EPOCH or not 0 <= taken < _MAX_EPOCH:
+            raise ConfigError(f"epoch and taken must be in [0, 2**62), got epoch {epoch}, taken {taken}")
+        if taken % per_lane:
+            raise ConfigError(
+                f"taken must be a multiple of {per_lane}, what a lane gives in a step, got {taken}"
+            )
+        if self.spec.remainder == "wrap":
+            if epoch:
+                raise ConfigError(
+                    f"under remainder 'wrap' the epoch stays 0 and taken runs on, got epoch {epoch}"
+                )
+        elif taken >= self.steps_per_epoch * per_lane:
+            self.check_steps()
+            raise ConfigError(
+                f"an epoch takes {self.steps_per_epoch * per_lane} samples of each lane, got taken {taken}"
+            )
+
+    def records(self, epoch: int, taken: int, slots: Int64s) -> Int64s:
+        """The records that fill slots of one global step.
+
+        Args:
+            epoch: from 0; always 0 under remainder "wrap".
+            taken: samples that each lane gave in this epoch before the step: a multiple of per_lane.
+            slots: int64 [n], each in [0, global_batch), in any order.
+
+        Returns:
+            int64 [n] of record numbers; -1 for padding (remainder "pad").
+
+        Raises:
+            ConfigError: no such step or slot.
+        """
+        lanes, offsets, epochs = self._places(epoch, taken, slots)
+        starts = self._starts[lanes]
+        lengths = self._starts[lanes + 1] - starts
+        if self.spec.remainder == "pad":
+            inside = offsets < lengths
+            if not inside.all():
+                found = np.full(slots.shape, -1, np.int64)
+                found[inside] = starts[inside] + self._shuffled(
+                    offsets[inside], lengths[inside], lanes[inside], epochs
+                )
+                return found
+        return starts + self._shuffled(offsets, lengths, lanes, epochs)
+
+    def epochs_of(self, epoch: int, taken: int, slots: Int64s) -> Int64s:
+        """int64 [n]: the epoch whose crop and flip each slot gets: under "wrap" the lane's own pass, else
+        `epoch`."""
+        _, _, epochs = self._places(epoch, taken, slots)
+        return np.full(slots.shape, epochs, np.int64) if isinstance(epochs, int) else epochs
+
+    def substitutes(self, epoch: int, taken: int, slot: int) -> Iterator[int]:
+        """What may replace the slot's own record, best first: the records after it in the lane's order of
+        that epoch (under "wrap": of that pass), cyclic, each other record of the lane once. Empty for a
+        padding slot."""
+        lanes, offsets, epochs = self._places(epoch, taken, np.array([slot], np.int64))
+        lane, offset = int(lanes[0]), int(offsets[0])
+        pass_number = epochs if isinstance(epochs, int) else int(epochs[0])
+        return self._following(lane, offset, pass_number)
+
+    def consumer_slots(self, consumer_index: int, consumer_count: int) -> range:
+        """The slots of every global step that belong to one consumer, a contiguous range."""
+        lanes = self.consumer_lanes(consumer_index, consumer_count)
+        return range(lanes.start * self.spec.per_lane, lanes.stop * self.spec.per_lane)
+
+    def consumer_lanes(self, consumer_index: int, consumer_count: int) -> range:
+        """The lanes that belong to one consumer, a contiguous range.
+
+        Raises:
+            ConfigError: the number of consumers does not divide the lanes, or no such consumer.
+        """
+        lanes = self.spec.lanes
+        if consumer_count < 1 or lanes % consumer_count:
+            raise ConfigError(f"the number of consumers must divide the {lanes} lanes, got {consumer_count}")
+        if not 0 <= consumer_index < consumer_count:
+            raise ConfigError(f"consumer_index must be in [0, {consumer_count}), got {consumer_index}")
+        each = lanes // consumer_count
+        return range(consumer_index * each, (consumer_index + 1) * each)
+
+    def _places(self, epoch: int, taken: int, slots: Int64s) -> tuple[Int64s, Int64s, Int64s | int]:
+        """Lane, offset within the lane's epoch and epoch of each slot; one int where all epochs are equal."""
+        self.check(epoch, taken)
+        lanes = slots // self.spec.per_lane
+        if lanes.size and not 0 <= lanes.min() <= lanes.max() < self.spec.lanes:
+            raise ConfigError(
+                f"slots must be in [0, {self.spec.global_batch}), got {slots.min()} to {slots.max()}"
+            )
+        offsets = slots - lanes * self.spec.per_lane
+        offsets += taken
+        if self.spec.remainder != "wrap":
+            return lanes, offsets, epoch
+        lengths = self._starts[lanes + 1] - self._starts[lanes]
+        passes = offsets // lengths
+        return lanes, offsets - passes * lengths, passes
+
+    def _shuffled(self, offsets: Int64s, lengths: Int64s, lanes: Int64s, epochs: Int64s | int) -> Int64s:
+        """Position within the lane of what comes at each offset of the lane's epoch."""
+        if not self.spec.shuffle or not offsets.size:
+            return offsets
+        if not isinstance(epochs, int) and (epochs[0] == epochs).all():
+            epochs = int(epochs[0])
+        if isinstance(epochs, int):
+            keys = _epoch_keys(self.spec.seed, epochs, self.spec.lanes)[:, lanes]
+        else:
+            keys = _lane_keys(self.spec.seed, epochs, lanes)
+        return permute(offsets, lengths, self._columns[lanes], self._rows[lanes], keys)
+
+    def _following(self, lane: int, offset: int, epoch: int) -> Iterator[int]:
+        start, length = self.lane_start(lane), self.lane_length(lane)
+        if offset >= length:
+            return
+        for first in range(1, length, _SUBSTITUTES_AT_ONCE):
+            ahead = np.arange(first, min(first + _SUBSTITUTES_AT_ONCE, length), dtype=np.int64)
+            lanes = np.full(ahead.shape, lane, np.int64)
+            lengths = np.full(ahead.shape, length, np.int64)
+            yield from (start + self._shuffled((offset + ahead) % length, lengths, lanes, epoch)).tolist()
+
+
+def _lane_keys(seed: int, epochs: Int64s, lanes: Int64s) -> Words:
+    """uint64 [half rounds, n]: the keys of the permutation of each (epoch, lane); epochs [n] or [1], lanes
+    [n]."""
+    epoch_keys = fold(stream_key(Purpose.PERMUTATION, seed), epochs.astype(np.uint64))
+    return round_keys(fold(epoch_keys, lanes.astype(np.uint64)))
+
+
+@lru_cache(maxsize=16)
+def _epoch_keys(seed: int, epoch: int, lanes: int) -> Words:
+    """`_lane_keys` of all lanes of one epoch, kept because every step of the epoch needs them."""
+    keys = _lane_keys(seed, np.array([epoch], np.int64), np.arange(lanes, dtype=np.int64))
+    keys.flags.writeable = False
+    return keys

@@ -1,0 +1,285 @@
+"""What became of every slot of an epoch: counted from what was delivered, one bit a record.
+
+For each finished epoch: delivered + replaced + masked + dropped + lost = expected. In a sound stream lost and
+repeated are 0. They are found out, not assumed: each record that is delivered as its own sets its bit, and a
+bit that is set already makes it a repetition, a bit that is never set a loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.order.bitmap import Bitmap
+from feeder.order.lanes import Int64s, Order
+
+__all__ = ["EpochCounts", "Ledger", "SlotStatus"]
+
+MAX_EPOCHS = 1000
+"""Finished epochs that are kept one by one; the totals hold all."""
+MAX_BAD = 100
+"""Bad records that are kept by name."""
+
+
+class SlotStatus(IntEnum):
+    """What fills a slot; the numbers are those of feeder.proto."""
+
+    OWN = 0
+    SUBSTITUTE = 1
+    BAD = 2
+    PADDING = 3
+
+
+@dataclass
+class EpochCounts:
+    """Slots of one consumer in one epoch (or in all).
+
+    Attributes:
+        expected: records that the consumer's lanes hold for the epoch, from where it was taken up.
+        delivered: came as their own, for the first time.
+        replaced: bad; the slot holds the next good record of the lane.
+        masked: bad; the slot is masked.
+        dropped: left over by remainder "drop".
+        lost: never came.
+        repeated: came as their own once too often.
+        padding: masked slots that stand for no record.
+    """
+
+    expected: int = 0
+    delivered: int = 0
+    replaced: int = 0
+    masked: int = 0
+    dropped: int = 0
+    lost: int = 0
+    repeated: int = 0
+    padding: int = 0
+
+    def add(self, other: EpochCounts) -> None:
+        """Adds other's counts to these."""
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def remaining(self) -> int:
+        """Expected, and neither come nor given up so far."""
+        return self.expected - self.delivered - self.replaced - self.masked - self.dropped - self.lost
+
+    def to_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        parts = [f"{self.delivered:,} delivered"]
+        parts += [
+            f"{getattr(self, name):,} {name}"
+            for name in ("replaced", "masked", "dropped")
+            if getattr(self, name)
+        ]
+        text = (
+            f"{self.expected:,} expected: {', '.join(parts)}, {self.lost:,} lost, {self.repeated:,} repeated"
+        )
+        return text + (f", {self.remaining:,} to come" if self.remaining else "")
+
+
+_NAMES = tuple(field.name for field in dataclasses.fields(EpochCounts))
+
+
+class Ledger:
+    """The account of one consumer of one stream. Not thread-safe.
+
+    Under remainder "wrap", where all passes are one endless epoch, a lane's pass is closed when its next one
+    begins; there is one running account and no finished epochs."""
+
+    def __init__(
+        self,
+        order: Order,
+        consumer_index: int = 0,
+        consumer_count: int = 1,
+        *,
+        epoch: int = 0,
+        taken: int = 0,
+    ) -> None:
+        """An account that begins at a position: its first epoch expects only what is left of it.
+
+        Raises:
+            ConfigError: no such step or consumer.
+        """
+        order.check(epoch, taken)
+        self._order = order
+        self._consumer = (consumer_index, consumer_count)
+        self._slots = order.consumer_slots(consumer_index, consumer_count)
+        lanes = order.consumer_lanes(consumer_index, consumer_count)
+        starts = [order.lane_start(lane) for lane in range(lanes.start, lanes.stop + 1)]
+        self._first = starts[0]
+        self._starts = np.array(starts, np.int64) - self._first
+        self._seen = Bitmap(starts[-1] - starts[0])
+        self._finished: deque[tuple[int, EpochCounts]] = deque(maxlen=MAX_EPOCHS)
+        self._past = EpochCounts()
+        self._bad: dict[int, dict[str, Any]] = {}
+        self._bad_not_listed = 0
+        lengths = np.diff(self._starts)
+        # Under "wrap" the pass of each lane, and how many of its records are still to come.
+        self._passes = taken // np.maximum(lengths, 1)
+        self._due = lengths - taken % np.maximum(lengths, 1)
+        self._epoch, self._counts = epoch, self._expect(taken)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being accounted."""
+        return self._epoch
+
+    @property
+    def current(self) -> EpochCounts:
+        """A copy of the counts of the running epoch."""
+        return dataclasses.replace(self._counts)
+
+    @property
+    def finished(self) -> list[tuple[int, EpochCounts]]:
+        """(epoch, counts) of finished epochs, the last 1000."""
+        return list(self._finished)
+
+    @property
+    def totals(self) -> EpochCounts:
+        """The counts of all epochs, the running one included."""
+        totals = dataclasses.replace(self._past)
+        totals.add(self._counts)
+        return totals
+
+    def account(
+        self, epoch: int, taken: int, slots: Int64s, given: Int64s, status: NDArray[np.uint8]
+    ) -> None:
+        """Books slots of one step as handed over: a chunk, or the consumer's whole part of the step.
+
+        A step of the next epoch finishes the running one. Under "wrap", book whole steps in their order.
+
+        Args:
+            epoch, taken: the step.
+            slots: int64 [n], slots of the global step that belong to this consumer.
+            given: int64 [n], the record that fills each slot; -1 for padding.
+            status: uint8 [n] of `SlotStatus`.
+
+        Raises:
+            ProtocolError: what was given cannot be an answer to these slots.
+            ConfigError: no such step, or none that this account can take next.
+        """
+        if slots.size and not (slots.min() in self._slots and slots.max() in self._slots):
+            raise ConfigError(
+                f"slots of consumer {self._consumer[0]} are in [{self._slots.start}, {self._slots.stop}), "
+                f"got {slots.min()} to {slots.max()}"
+            )
+        asked = self._order.records(epoch, taken, slots)
+        marked = np.where(status == SlotStatus.OWN, given, asked) - self._first
+        real = asked >= 0
+        wrong = (status > SlotStatus.PADDING) | ((status == SlotStatus.PADDING) == real)
+        wrong |= real & ((marked < 0) | (marked >= self._starts[-1]))
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise ProtocolError(
+                f"epoch {epoch}, taken {taken}, slot {slots[place]}: record {given[place]} with status "
+                f"{status[place]} came for record {asked[place]}"
+            )
+        self._counts.padding += int(slots.size - real.sum())
+        if self._order.spec.remainder == "wrap":
+            passes = self._order.epochs_of(epoch, taken, slots)
+            for number in np.unique(passes):
+                here = passes == number
+                self._book_pass(int(number), slots[here], marked[here], status[here])
+            return
+        if epoch > self._epoch + 1:
+            raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
+        if epoch > self._epoch:
+            self.finish_epoch(self._epoch)
+        if epoch < self._epoch:
+            self._counts.repeated += int(real.sum())
+            return
+        self._book(marked[real], status[real])
+
+    def finish_epoch(self, epoch: int) -> None:
+        """Closes the running epoch: what has not come by now is lost. Nothing if it is closed already, or
+        under "wrap"."""
+        if epoch > self._epoch:
+            raise ConfigError(f"the account stands in epoch {self._epoch}, cannot finish epoch {epoch}")
+        if epoch < self._epoch or self._order.spec.remainder == "wrap":
+            return
+        self._counts.lost = self._counts.remaining
+        self._finished.append((epoch, self._counts))
+        self._past.add(self._counts)
+        self._seen.clear(0, int(self._starts[-1]))
+        self._epoch, self._counts = epoch + 1, self._expect(0)
+
+    def note_bad(self, record: int, shard: str, index: int, reason: str) -> None:
+        """Names a record that was found bad; the first 100 records are listed, each once, the rest
+        counted."""
+        if record in self._bad:
+            self._bad[record]["times"] += 1
+        elif len(self._bad) < MAX_BAD:
+            self._bad[record] = {
+                "record": record,
+                "shard": shard,
+                "index": index,
+                "reason": reason,
+                "times": 1,
+            }
+        else:
+            self._bad_not_listed += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole account as JSON-safe values."""
+        return {
+            "consumer_index": self._consumer[0],
+            "consumer_count": self._consumer[1],
+            "remainder": self._order.spec.remainder,
+            "totals": self.totals.to_dict(),
+            "finished": [{"epoch": epoch, **counts.to_dict()} for epoch, counts in self._finished],
+            "current": {"epoch": self._epoch, **self._counts.to_dict(), "remaining": self._counts.remaining},
+            "bad": list(map(dict, self._bad.values())),
+            "bad_not_listed": self._bad_not_listed,
+        }
+
+    def __str__(self) -> str:
+        bad = len(self._bad) + self._bad_not_listed
+        return f"{self.totals}" + (f"; {bad:,} bad records" if bad else "")
+
+    def _expect(self, taken: int) -> EpochCounts:
+        """The counts at the start of an epoch that is taken up after `taken` samples of each lane."""
+        lengths = np.diff(self._starts)
+        spec = self._order.spec
+        if spec.remainder == "wrap":
+            return EpochCounts(expected=int(self._due.sum()))
+        counts = EpochCounts(expected=int(np.maximum(lengths - taken, 0).sum()))
+        if spec.remainder == "drop":
+            counts.dropped = int((lengths - self._order.steps_per_epoch * spec.per_lane).sum())
+        return counts
+
+    def _book(self, marked: Int64s, status: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Counts real slots by the record each stands for (from the consumer's first); says which were
+        new."""
+        new = self._seen.add(marked)
+        kinds = np.bincount(status[new], minlength=3)
+        self._counts.delivered += int(kinds[SlotStatus.OWN])
+        self._counts.replaced += int(kinds[SlotStatus.SUBSTITUTE])
+        self._counts.masked += int(kinds[SlotStatus.BAD])
+        self._counts.repeated += int(marked.size - new.sum())
+        return new
+
+    def _book_pass(self, number: int, slots: Int64s, marked: Int64s, status: NDArray[np.uint8]) -> None:
+        """`_book` for slots of one pass under "wrap", closing the passes that it ends."""
+        for lane in np.unique((slots - self._slots.start) // self._order.spec.per_lane):
+            ahead = number - int(self._passes[lane])
+            if ahead > 0:
+                start, stop = int(self._starts[lane]), int(self._starts[lane + 1])
+                self._counts.lost += int(self._due[lane]) + (ahead - 1) * (stop - start)
+                self._counts.expected += ahead * (stop - start)
+                self._seen.clear(start, stop)
+                self._passes[lane], self._due[lane] = number, stop - start
+        lanes = np.searchsorted(self._starts, marked, side="right") - 1
+        late = self._passes[lanes] > number
+        self._counts.repeated += int(late.sum())
+        new = self._book(marked[~late], status[~late])
+        np.subtract.at(self._due, lanes[~late][new], 1)
