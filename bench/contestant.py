@@ -11,25 +11,66 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import feeder
 from feeder.errors import FeederError
 
-__all__ = ["Contestant", "ContestantFailed", "cpu_seconds", "settle"]
+__all__ = [
+    "Contestant",
+    "ContestantFailed",
+    "NotInstalled",
+    "child_environment",
+    "cpu_seconds",
+    "rival",
+    "settle",
+]
+
+SCRIPTS = Path(__file__).resolve().parent / "rivals"
+RIVALS_FOLDER = SCRIPTS.parent.parent / ".venv" / "rivals"
+"""Where bench/rivals/install.py makes the environments."""
 
 STOP_DEADLINE_S = 10.0
 REPLY_DEADLINE_S = 300.0
-"""Longer than any round of the committed runs by a factor of ten; a contestant that hangs is left out, not waited
-for."""
+"""Ten times longer than any round of the committed runs; who hangs is left out."""
 
 
 class ContestantFailed(FeederError):
     """A contestant could not start, answered with an error, ended or did not answer in time."""
+
+
+class NotInstalled(ContestantFailed):
+    """The environment of a rival is not there."""
+
+
+def rival(name: str, folder: str | None, script: str, *arguments: str) -> Contestant:
+    """Starts a script of bench/rivals.
+
+    Args:
+        name: as the rows of results say it.
+        folder: its environment in .venv/rivals; None is the one that this process runs in.
+        script: file name.
+        arguments: flags of the script.
+    """
+    python = Path(sys.executable) if folder is None else RIVALS_FOLDER / folder / "bin" / "python"
+    if not python.exists():
+        raise NotInstalled(f"{name}: not installed; `make rivals` installs what can be")
+    return Contestant(name, [str(python), str(SCRIPTS / script), *arguments])
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment, with the same feeder to import, rivals quiet and GPUs out of sight."""
+    return os.environ | {
+        "PYTHONPATH": str(Path(feeder.__file__).resolve().parent.parent),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 class Contestant:
@@ -41,9 +82,7 @@ class Contestant:
         facts: what it answered to `load`.
     """
 
-    def __init__(
-        self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
         self.facts: dict[str, Any] = {}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
@@ -54,7 +93,7 @@ class Contestant:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
-                env={**os.environ, **(environment or {})},
+                env=child_environment(),
             )
         except OSError as error:
             self._stderr.close()
@@ -144,4 +183,6 @@ def settle(pids: Sequence[int], *, quiet_s: float = 0.1, deadline_s: float = 10.
         if sum(map(cpu_seconds, pids)) - before <= 0.1 * quiet_s:
             return
         if time.monotonic() > end:
-            raise ContestantFailed(f"processes {list(pids)} are still busy {deadline_s:g} s after their round")
+            raise ContestantFailed(
+                f"processes {list(pids)} are still busy {deadline_s:g} s after their round"
+            )

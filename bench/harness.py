@@ -1,7 +1,8 @@
-"""How feeder measures: a warm-up round, then rounds in which every contestant runs once, in an order that turns.
+"""How feeder measures: a warm-up round, then rounds in which every contestant runs once, in turning order.
 
 A machine drifts (clock, neighbours, page cache) by more than what is measured, but slowly: contestants of one
-round see the same machine. So the figure to trust is the ratio within each round, and its median over the rounds.
+round see the same machine. So the figure to trust is the ratio within each round, and its median over the
+rounds.
 """
 
 from __future__ import annotations
@@ -15,10 +16,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["Round", "Spread", "environment", "interleave", "ratios", "write_rows"]
+from feeder.errors import ConfigError
+
+__all__ = [
+    "Round",
+    "Spread",
+    "choose_cores",
+    "contestant_row",
+    "environment",
+    "installed",
+    "interleave",
+    "ratios",
+    "write_rows",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +43,7 @@ class Round:
 
     Attributes:
         seconds: wall time.
-        cpu_seconds: of all its threads and processes in that time; says more than wall time on a busy machine.
+        cpu_seconds: of all its threads and processes meanwhile; what to look at on a busy machine.
         images: how many it made.
     """
 
@@ -106,6 +120,49 @@ def interleave(
 def ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> list[float]:
     """How many times their images a second ours are, round by round."""
     return [one.images_per_s / other.images_per_s for one, other in zip(ours, theirs, strict=True)]
+
+
+def contestant_row(run: str, name: str, ours: Sequence[Round], theirs: Sequence[Round]) -> dict[str, Any]:
+    """The measured part of one contestant's row.
+
+    Args:
+        run: which run it belongs to.
+        name: of the contestant.
+        ours: rounds of feeder, which the row is compared with.
+        theirs: rounds of the contestant (or of feeder itself: then the ratio is 1).
+    """
+    return {
+        "kind": "contestant",
+        "run": run,
+        "contestant": name,
+        "images_per_s": Spread.of([one.images_per_s for one in theirs]).rounded(1),
+        "cpu_us_per_image": Spread.of([one.cpu_us_per_image for one in theirs]).rounded(1),
+        "feeder_times_faster": Spread.of(ratios(ours, theirs)).rounded(3),
+        "seconds": [round(one.seconds, 4) for one in theirs],
+    }
+
+
+def choose_cores(count: int) -> list[int]:
+    """The last `count` CPUs that this process may run on; the first one tends to serve interrupts.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if count > len(allowed):
+        raise ConfigError(f"{count} cores are asked for, {len(allowed)} can be used")
+    return allowed[-count:]
+
+
+def installed(*distributions: str) -> dict[str, str]:
+    """Versions of those that this environment has."""
+    versions = {}
+    for name in distributions:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, Any]:

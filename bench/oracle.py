@@ -43,7 +43,8 @@ def expected(
         windows: [n, 4], (x, y, width, height) in pixels.
         flips: [n].
         size: height and width of the output in pixels.
-        antialias: Pillow's own BILINEAR; without it the four pixels around each sample point, at half-pixel centres.
+        antialias: Pillow's own BILINEAR; without it the four pixels around each sample point (half-pixel
+            centres).
 
     Returns:
         uint8 [n, size, size, 3].

@@ -1,4 +1,4 @@
-"""Pillow: decode the whole file, crop, resize with BILINEAR, which antialiases. Also with pillow-simd installed."""
+"""Pillow, or pillow-simd: decode the whole file, crop, resize with BILINEAR, which antialiases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ if __name__ == "__main__":
     variant = arguments(__doc__ or "", VARIANTS).variant
     other = VARIANTS[1 - VARIANTS.index(variant)]
     if other.lower() in {str(found.name).lower() for found in metadata.distributions()}:
-        raise SystemExit(f"{other} is installed beside {variant} under one import name: run make rivals again")
+        raise SystemExit(
+            f"{other} is installed beside {variant} under one import name: run make rivals again"
+        )
     serve(
         DecodeContestant(
             prepare,

@@ -9,7 +9,7 @@ from protocol import Batches, DecodeContestant, DecodeJob, arguments, serve
 
 
 def prepare(job: DecodeJob) -> Batches:
-    """Batches keep torch's own order of axes (N, C, H, W); what is yielded is a view of them as N, H, W, C."""
+    """Batches keep torch's own order of axes (N, C, H, W); what is yielded is a view as N, H, W, C."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.v2 import functional

@@ -3,7 +3,7 @@
     python bench/rivals/install.py [--only NAME ...] [--folder .venv/rivals]
 
 Environments apart: their libraries disagree (Pillow and pillow-simd even share an import name). What is there
-already, with the same requirements, is kept. Versions are lower bounds, so that a rival is measured at its newest.
+already, with the same requirements, is kept. Versions are lower bounds: a rival is measured at its newest.
 """
 
 from __future__ import annotations

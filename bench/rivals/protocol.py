@@ -1,13 +1,13 @@
 """The contestant's side of a bench: a process that loads its input once and then runs rounds when told to.
 
-Requests and replies are lines of JSON on stdin and stdout. This file runs in every rival's own environment, so it
+Requests and replies are lines of JSON on stdin and stdout. This file runs in every rival's own environment and
 needs nothing but the standard library and NumPy.
 
-    {"cmd": "load", ...}                  -> {"ok": true, "versions": {...}, ...}    fields as the bench defines them
-    {"cmd": "round", ...}                 -> {"ok": true, "seconds": s, "images": n, ...}
-    {"cmd": "outputs", "path": "x.npy"}   -> {"ok": true}          uint8 [n, H, W, 3] written there, for the oracle
-    {"cmd": "stop"}, or end of file       -> the process ends
-    anything that fails                   -> {"ok": false, "error": "one line"}
+    {"cmd": "load", ...}                 -> {"ok": true, "versions": {...}, ...}     fields as the bench needs
+    {"cmd": "round", ...}                -> {"ok": true, "seconds": s, "images": n, ...}
+    {"cmd": "outputs", "path": "x.npy"}  -> {"ok": true}       uint8 [n, H, W, 3] written there, to be checked
+    end of file                          -> the process ends
+    anything that fails                  -> {"ok": false, "error": "one line"}
 
 A contestant is pinned to its cores before it imports its library, so that every thread of it stays there.
 """
@@ -64,11 +64,9 @@ def serve(handler: Handler) -> None:
         os.dup2(2, 1)
         for line in sys.stdin:
             request = json.loads(line)
-            if request["cmd"] == "stop":
-                return
             try:
                 fields = {"ok": True} | getattr(handler, request["cmd"])(request)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever a library raises becomes its reply
                 traceback.print_exc()
                 fields = {"ok": False, "error": f"{type(error).__name__}: {error}".splitlines()[0]}
             replies.write(json.dumps(fields) + "\n")
@@ -97,8 +95,7 @@ class DecodeJob:
 
 
 Batches = Callable[[], Iterator[np.ndarray]]
-"""One pass over the job in its order: uint8 [up to batch, H, W, 3] each; a batch's memory may be used again for
-the next one."""
+"""One pass over the job in its order: uint8 [up to batch, H, W, 3] each; the next batch may reuse its memory."""
 
 
 class DecodeContestant:
@@ -163,7 +160,7 @@ class DecodeContestant:
 
 
 def image_by_image(job: DecodeJob, one: Callable[[bytes, list[int], bool], np.ndarray]) -> Batches:
-    """The loop around a library that knows one image at a time: its results are copied into the slots of a batch."""
+    """The loop around a library that knows one image at a time: copies results into slots of a batch."""
     windows, flips = job.windows.tolist(), job.flips.tolist()
     out = np.empty((job.batch, job.size, job.size, 3), dtype=np.uint8)
     pool = ThreadPoolExecutor(job.threads) if job.threads > 1 else None

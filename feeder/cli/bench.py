@@ -1,0 +1,137 @@
+"""`feeder bench`: measures this machine; what measures is bench/ of a checkout, which no wheel holds."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import feeder
+from feeder.errors import ConfigError
+
+__all__ = ["register"]
+
+_EXAMPLES = """\
+examples:
+  feeder bench decode --input photos/ --rivals           images a second of one core, beside other libraries
+  feeder bench service --input photos/ --rivals --json   worker and client over TCP, as rows for a file
+
+Rivals are measured if `make rivals` could install them. Run it on a machine that does nothing else.
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds `bench decode` and `bench service`."""
+    bench = subparsers.add_parser(
+        "bench",
+        help="measure decode and service on this machine",
+        description="Measures feeder on this machine, beside other libraries if asked to. Needs a checkout.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    kinds = bench.add_subparsers(title="what to measure", metavar="STAGE", required=True)
+
+    decode = kinds.add_parser(
+        "decode",
+        help="JPEG bytes in memory to cropped, resized, flipped batches in memory",
+        allow_abbrev=False,
+    )
+    decode.add_argument("--input", type=Path, required=True, metavar="DIR", help="folder of JPEGs")
+    decode.add_argument(
+        "--images", type=_at_least_one, default=600, help="most files used (default %(default)s)"
+    )
+    decode.add_argument(
+        "--threads", type=_at_least_one, default=1, help="decode threads and cores (default %(default)s)"
+    )
+    decode.add_argument(
+        "--decoder",
+        choices=("native", "portable"),
+        default="native",
+        help="which of feeder's the others are compared with (default %(default)s)",
+    )
+    _add_common(decode)
+    decode.set_defaults(run=_decode)
+
+    service = kinds.add_parser(
+        "service",
+        help="a worker and a client, each a process, over TCP loopback",
+        allow_abbrev=False,
+    )
+    source = service.add_mutually_exclusive_group(required=True)
+    source.add_argument("--input", type=Path, metavar="DIR", help="folder of JPEGs, packed into shards first")
+    source.add_argument("--shards", metavar="PATTERN", help="TFRecord shards: a path, glob or folder")
+    service.add_argument(
+        "--threads", type=_at_least_one, help="decode threads of the worker (default: as many as cores)"
+    )
+    service.add_argument(
+        "--batches", type=_at_least_one, default=40, help="batches of 64 timed a round (default %(default)s)"
+    )
+    _add_common(service)
+    service.set_defaults(run=_service)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rivals", action="store_true", help="run the other systems too (see make rivals)")
+    parser.add_argument(
+        "--rounds", type=_at_least_one, default=7, help="rounds kept after a warm-up (default %(default)s)"
+    )
+    parser.add_argument(
+        "--size", type=_at_least_one, default=224, help="output side in pixels (default %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
+
+
+def _decode(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_decode")
+    return int(
+        module.run(
+            args.input,
+            decoder=args.decoder,
+            rivals=args.rivals,
+            as_json=args.json,
+            rounds=args.rounds,
+            images=args.images,
+            size=args.size,
+            threads=args.threads,
+        )
+    )
+
+
+def _service(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_service")
+    return int(
+        module.run(
+            folder=args.input,
+            shards=args.shards,
+            rivals=args.rivals,
+            as_json=args.json,
+            rounds=args.rounds,
+            batches=args.batches,
+            size=args.size,
+            threads=args.threads,
+        )
+    )
+
+
+def _bench_module(name: str) -> Any:
+    """Imports a module of the checkout's bench/, which is no part of any distribution."""
+    here = Path.cwd()
+    places = [here, *here.parents, Path(feeder.__file__).resolve().parent.parent]
+    for place in places:
+        if (place / "bench" / "harness.py").is_file():
+            sys.path.insert(0, str(place))
+            return importlib.import_module(f"bench.{name}")
+    raise ConfigError(
+        f"feeder bench needs a checkout of feeder: there is no bench/harness.py in {here} or above; "
+        "run it from the checkout"
+    )
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
