@@ -1,0 +1,325 @@
+"""`connect`: find the workers, see that they agree, make streams."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import grpc
+
+from feeder.client.engine import Engine
+from feeder.client.stream import Stream
+from feeder.client.workers import WorkerInfo, check_agreement, describe
+from feeder.errors import Closed, ConfigError, FeederError, Refused, WorkerUnavailable
+from feeder.order import Order, Position, default_lanes
+from feeder.spec import Augment, OnBad, Remainder, Resample, Sampler, StreamSpec
+from feeder.wire.address import Address, parse_target
+from feeder.wire.channel import open_channel
+from feeder.wire.messages import Open
+from feeder.wire.status import from_status
+
+__all__ = ["Client", "connect"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+"""Between two tries while no worker answers at all."""
+
+DEFAULT_BATCHES = 4
+MAX_BATCHES = 64
+MIN_PREFETCH_BYTES = 32 << 20
+MAX_PREFETCH_BYTES = 1 << 30
+"""Prefetch by default: 4 batches; more of small ones, so that all workers have something to do; at most 1
+GiB."""
+
+
+def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
+    """Finds the workers at `target` and asks them what they serve.
+
+    Args:
+        target: "host:port", several with commas, "dns:name:port" for all addresses of a name, "unix:/path",
+            or a list of these.
+        timeout_s: seconds until an answer must be there. While no worker answers, all are tried again until
+            then.
+
+    Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
+    them.
+
+    Raises:
+        ConfigError: `target` is not an address.
+        WorkerUnavailable: none answered.
+    """
+    deadline = time.monotonic() + timeout_s
+    addresses = _resolve(parse_target(target))
+    while True:
+        found, missing = _describe_all(addresses, deadline)
+        if found:
+            break
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= RETRY_S:
+            reasons = "; ".join(str(error) for error in missing.values())
+            raise WorkerUnavailable(
+                f"no worker answered within {timeout_s:g} s: {reasons}; check the address, or start one with "
+                "`feeder worker --dataset NAME=PATTERN --listen ADDRESS`"
+            )
+        time.sleep(RETRY_S)
+    for error in missing.values():
+        log.warning("%s; going on without it", error)
+    return Client(addresses, found)
+
+
+def _resolve(addresses: Sequence[Address]) -> list[Address]:
+    """The addresses, each "dns:" name replaced by all that it stands for now."""
+    resolved: list[Address] = []
+    for address in addresses:
+        if address.kind != "dns":
+            resolved.append(address)
+            continue
+        try:
+            answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise WorkerUnavailable(
+                f"the name {address.host!r} of {address} does not resolve ({error}); check it"
+            ) from error
+        resolved += [Address("tcp", str(answer[4][0]), address.port) for answer in answers]
+    return list(dict.fromkeys(resolved))
+
+
+def _describe_all(
+    addresses: Sequence[Address], deadline: float
+) -> tuple[dict[str, WorkerInfo], dict[str, FeederError]]:
+    """What each worker says, and why the others did not; all are asked at the same time."""
+    found: dict[str, WorkerInfo] = {}
+    missing: dict[str, FeederError] = {}
+    channels = {str(address): open_channel(address) for address in addresses}
+    try:
+        timeout_s = max(0.1, deadline - time.monotonic())
+        calls = {name: describe(channel, timeout_s) for name, channel in channels.items()}
+        for name, call in calls.items():
+            try:
+                found[name] = WorkerInfo.from_reply(name, call.result())
+            except grpc.RpcError as error:
+                missing[name] = from_status(error, name)
+    finally:
+        for channel in channels.values():
+            channel.close()
+    return found, missing
+
+
+class Client:
+    """The workers at one target; made by `connect`.
+
+    It holds no connection itself: each stream has its own, and outlives a client that is dropped, not one
+        that is
+    closed.
+
+    Attributes:
+        workers: what each worker said when it was found, by address.
+    """
+
+    def __init__(self, addresses: Sequence[Address], workers: Mapping[str, WorkerInfo]) -> None:
+        self.workers = workers
+        self._addresses = addresses
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._closed = False
+        self._pid = os.getpid()
+
+    def stream(
+        self,
+        dataset: str,
+        *,
+        batch_size: int,
+        consumer_index: int = 0,
+        consumer_count: int = 1,
+        seed: int = 0,
+        epochs: int | None = None,
+        image_size: int = 224,
+        augment: Augment = "train",
+        sampler: Sampler = "torchvision",
+        resample: Resample = "bilinear",
+        antialias: bool = True,
+        reduce: Literal["auto"] | int | None = "auto",
+        output: Literal["rgb"] = "rgb",
+        shuffle: bool | None = None,
+        remainder: Remainder | Literal["auto"] = "auto",
+        on_bad: OnBad = "replace",
+        start: Position | Mapping[str, Any] | None = None,
+        job: str | None = None,
+        prefetch_bytes: int | None = None,
+        transport: Literal["auto", "grpc"] = "auto",
+        stall_timeout_s: float = 60.0,
+    ) -> Stream:
+        """This consumer's batches of a data set.
+
+        All consumers of one training pass the same arguments, but for `consumer_index`. See StreamSpec for
+        those that are not described here.
+
+        Args:
+            dataset: the name that the workers serve it under.
+            batch_size: slots of each batch, of this consumer; the global batch is batch_size *
+                consumer_count.
+            consumer_index: in [0, consumer_count).
+            epochs: the stream ends before this epoch, counted from epoch 0 also where `start` lies later.
+                None: endless, or one epoch where remainder is "pad".
+            shuffle: None: where augment is "train".
+            remainder: "auto": "drop" where augment is "train", else "pad".
+            start: a position (or its `to_dict()`) to go on from; it may come from any number of consumers
+                that divides its lanes. None: from the beginning.
+            job: a name for this training. A worker refuses a second live session of one (job,
+                consumer_index), and one whose other arguments differ. None: anybody may ask for anything.
+            prefetch_bytes: room for batches that are ready or in the making, at least one is. None: 4
+                batches, more of small ones, at most 1 GiB unless one batch is larger.
+            transport: "auto" or "grpc".
+            stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
+
+        Raises:
+            ConfigError: an argument is wrong, or the data set is smaller than one batch under remainder
+                "drop".
+            PositionMismatch: `start` belongs to another stream.
+            Refused: no worker serves `dataset`.
+            WorkersDisagree: workers serve different data or pixels under that name.
+            Closed: after `close()`, or in a child process.
+        """
+        self._check_usable()
+        _check_transport(transport)
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("consumer_count", consumer_count, 1),
+            ("epochs", epochs, 1),
+            ("prefetch_bytes", prefetch_bytes, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= consumer_index < consumer_count:
+            raise ConfigError(f"consumer_index must be in [0, {consumer_count}), got {consumer_index}")
+        if not stall_timeout_s > 0:
+            raise ConfigError(f"stall_timeout_s must be more than 0 seconds, got {stall_timeout_s}")
+        if start is not None and not isinstance(start, Position):
+            start = Position.from_dict(start)
+
+        reference = self._reference(dataset)
+        info = reference.datasets[dataset]
+        global_batch = batch_size * consumer_count
+        if remainder == "auto":
+            remainder = "drop" if augment == "train" else "pad"
+        if start is not None and start.spec.global_batch == global_batch:
+            lanes = start.spec.lanes  # the default depends on the number of consumers, which may have changed
+        else:
+            lanes = default_lanes(info.records, global_batch, consumer_count)
+        spec = StreamSpec(
+            dataset=dataset,
+            global_batch=global_batch,
+            lanes=lanes,
+            seed=seed,
+            image_size=image_size,
+            augment=augment,
+            sampler=sampler,
+            resample=resample,
+            antialias=antialias,
+            reduce=reduce,
+            output=output,
+            shuffle=augment == "train" if shuffle is None else shuffle,
+            remainder=remainder,
+            on_bad=on_bad,
+        )
+        order = Order(spec, info.records)
+        order.check_steps()
+        order.consumer_lanes(
+            consumer_index, consumer_count
+        )  # says it if the consumers don't divide saved lanes
+        if start is None:
+            start = Position(0, 0, spec, info.records, info.fingerprint)
+        start.check(spec, info.records, info.fingerprint)
+        if epochs is None and remainder == "pad":
+            epochs = 1
+
+        opening = Open(
+            session="",
+            spec=spec,
+            fingerprint=info.fingerprint,
+            pixel_fingerprint=reference.pixel_fingerprint,
+            consumer_index=consumer_index,
+            consumer_count=consumer_count,
+            job=job or "",
+        )
+        depth = _depth(batch_size * spec.image_bytes, prefetch_bytes)
+        addresses = self._serving(dataset)
+
+        def make_engine(order: Order, start: Position, steps: int | None) -> Engine:
+            return Engine(
+                order,
+                start,
+                steps,
+                dataclasses.replace(opening, session=uuid.uuid4().hex),
+                addresses,
+                reference,
+                depth=depth,
+                stall_timeout_s=stall_timeout_s,
+            )
+
+        stream = Stream(order, start, (consumer_index, consumer_count), epochs, make_engine)
+        self._streams.add(stream)
+        return stream
+
+    def close(self) -> None:
+        """Closes all streams that were made here. May be called twice."""
+        self._closed = True
+        for stream in list(self._streams):
+            stream.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise Closed("this client belongs to the parent process; call feeder.connect in the child")
+        if self._closed:
+            raise Closed("the client was closed; call feeder.connect again")
+
+    def _reference(self, dataset: str) -> WorkerInfo:
+        """A worker that serves the data set, after seeing that all who do agree."""
+        serving = [info for info in self.workers.values() if dataset in info.datasets]
+        if not serving:
+            served = sorted({name for info in self.workers.values() for name in info.datasets})
+            raise Refused(
+                f"no worker serves {dataset!r}; "
+                f"{', '.join(self.workers)} serve {', '.join(served) or 'nothing'}"
+            )
+        for other in serving[1:]:
+            check_agreement(dataset, serving[0], other)
+        return serving[0]
+
+    def _serving(self, dataset: str) -> list[Address]:
+        """All workers but those known not to serve the data set; one that did not answer yet may."""
+        return [
+            address
+            for address in self._addresses
+            if (info := self.workers.get(str(address))) is None or dataset in info.datasets
+        ]
+
+
+def _check_transport(transport: str) -> None:
+    if transport not in ("auto", "grpc"):
+        what = "is not in this version" if transport == "shm" else "is unknown"
+        raise ConfigError(f"transport {transport!r} {what}; use 'auto' or 'grpc'")
+
+
+def _depth(batch_bytes: int, prefetch_bytes: int | None) -> int:
+    """How many batches may be ready or in the making."""
+    if prefetch_bytes is not None:
+        return max(1, prefetch_bytes // batch_bytes)
+    room = min(MAX_PREFETCH_BYTES, max(MIN_PREFETCH_BYTES, DEFAULT_BATCHES * batch_bytes))
+    return min(MAX_BATCHES, max(1, room // batch_bytes))

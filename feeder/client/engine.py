@@ -1,0 +1,314 @@
+"""What runs behind a stream: the links' threads, the session that they share, and the batches in the making.
+
+Nothing here knows the Stream, so that one which is dropped without close can be collected and its threads
+end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+
+from feeder.client.batch import Assembly
+from feeder.client.link import Link
+from feeder.client.session import Session, WorkerView
+from feeder.client.workers import WorkerInfo, check_agreement
+from feeder.errors import (
+    BadRecord,
+    Closed,
+    FeederError,
+    ProtocolError,
+    ServiceError,
+    StorageError,
+    WorkerUnavailable,
+)
+from feeder.order import Order, Position
+from feeder.wire import max_slots
+from feeder.wire.address import Address
+from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, FailureKind, Open, Opened, Reply
+
+__all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 16 * 224 * 224 * 3
+"""Most pixels of one chunk: messages of 0.6 to 2.4 MB moved fastest over loopback (design.md, Wire)."""
+
+CLOSE_TIMEOUT_S = 5.0
+
+REFUSAL_GRACE_S = 3.0
+"""How long a worker's "no" is asked again: one that just lost a session of this name needs a moment to
+notice."""
+
+
+class Engine:
+    """Feeds one consumer from a position on.
+
+    Attributes:
+        links: one a worker, by its address.
+        wait_s: time that `take` waited for a batch.
+        copy_s: thread-seconds of copying pixels into batches.
+        received_bytes: of chunk messages' pixels.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        start: Position,
+        steps: int | None,
+        opening: Open,
+        addresses: Sequence[Address],
+        reference: WorkerInfo,
+        *,
+        depth: int,
+        stall_timeout_s: float,
+    ) -> None:
+        spec = order.spec
+        self.wait_s = 0.0
+        self.copy_s = 0.0
+        self.received_bytes = 0
+        self.links = {str(address): Link(address, opening, self, time.monotonic) for address in addresses}
+        self._pid = os.getpid()
+        self._spec = spec
+        self._reference = reference
+        self._slots = order.consumer_slots(opening.consumer_index, opening.consumer_count)
+        self._stall_timeout_s = stall_timeout_s
+        self._session = Session(
+            _places(order, start, steps),
+            self._slots,
+            spec.per_lane,
+            list(self.links),
+            depth=depth,
+            max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
+        )
+        self._lock = threading.Lock()
+        #: A batch is ready, or a worker's state changed.
+        self._changed = threading.Condition(self._lock)
+        self._assemblies: dict[int, Assembly] = {}
+        self._progress_s = time.monotonic()
+        self._fault: FeederError | None = None
+        self._closed = False
+        self._started = False
+
+    # For the consumer.
+
+    def take(self) -> Assembly | None:
+        """The next batch, waited for; None after the last one.
+
+        Raises:
+            Closed: `close` was called, before or meanwhile.
+            FeederError: what keeps the batch from coming; asking again is allowed.
+        """
+        begun = time.monotonic()
+        with self._changed:
+            if not self._started and not self._closed:
+                self._started = True
+                _running.add(self)
+                for link in self.links.values():
+                    link.start()
+            try:
+                return self._wait(begun)
+            finally:
+                self.wait_s += time.monotonic() - begun
+
+    def _wait(self, begun: float) -> Assembly | None:
+        while True:
+            if self._closed:
+                raise Closed("the stream was closed; make a new one with start= its position to go on")
+            now = time.monotonic()
+            self._send(now)
+            step = self._session.take()
+            if step is not None:
+                self._send(now)  # there is room for one more
+                return self._assemblies.pop(step.number)
+            if self._session.ended:
+                return None
+            stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
+            trouble = self._trouble(now, stalled_s)
+            if trouble is not None:
+                # A copy: the traceback of what is raised holds the caller's frames, and through them the
+                # Stream.
+                raise copy.copy(trouble)
+            wake_s = self._session.wake_s()
+            self._changed.wait(max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now))
+
+    def view(self, name: str) -> WorkerView:
+        """What the session knows of one worker."""
+        with self._lock:
+            return self._session.view(name)
+
+    def stop(self) -> None:
+        """Lets all threads end soon. Takes no lock and waits for nothing: a garbage collection may call it,
+        on any thread, inside any of our locks."""
+        if os.getpid() != self._pid:
+            return  # after fork: threads, sockets and their locks are the parent's
+        self._closed = True
+        for link in self.links.values():
+            link.stop()
+
+    def close(self) -> None:
+        """Ends all threads and connections; waits at most 5 s."""
+        if os.getpid() != self._pid:
+            return
+        self.stop()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with self._changed:
+            self._changed.notify_all()
+        for link in self.links.values():
+            link.join(deadline - time.monotonic())
+        with self._lock:
+            self._assemblies.clear()
+        _running.discard(self)
+
+    # For the links.
+
+    def check(self, name: str, info: WorkerInfo) -> None:
+        """Raises if the worker at `name` serves anything else than the stream began with."""
+        check_agreement(self._spec.dataset, self._reference, info)
+
+    def opened(self, name: str, opened: Opened) -> None:
+        """A worker takes requests."""
+        with self._changed:
+            now = time.monotonic()
+            self._session.opened(name, opened.max_outstanding, now)
+            self._send(now)
+            self._changed.notify_all()
+
+    def lost(self, name: str) -> None:
+        """A connection ended, or was not made."""
+        with self._changed:
+            now = time.monotonic()
+            self._session.lost(name, now)
+            self._send(now)
+            self._changed.notify_all()
+
+    def gone(self, name: str) -> None:
+        """A link's thread ends."""
+        with self._changed:
+            if not self._closed:
+                self._fault = ServiceError(
+                    f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
+                )
+                self._changed.notify_all()
+
+    def replied(self, name: str, reply: Reply) -> None:
+        """A worker's answer.
+
+        Raises:
+            ProtocolError: it is not an answer to what was asked.
+        """
+        if isinstance(reply, Chunk):
+            self._chunk(name, reply)
+            return
+        with self._changed:
+            now = time.monotonic()
+            if isinstance(reply, Draining):
+                log.info("worker %s drains", name)
+                self._session.draining(name, now)
+            elif isinstance(reply, Failed):
+                error, final = _failure(name, reply)
+                self._session.failed(name, reply.id, error, now, final=final)
+                self._changed.notify_all()
+            self._send(now)
+
+    def _chunk(self, name: str, chunk: Chunk) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self.received_bytes += len(chunk.pixels)
+            piece = self._session.claim(name, chunk.id, now)
+            if piece is None or self._closed:
+                self._send(now)
+                return
+            assembly = self._assemblies.get(piece.step.number)
+            if assembly is None:
+                assembly = self._assemblies[piece.step.number] = Assembly(self._slots, self._spec.image_size)
+            mismatch = assembly.mismatch(piece.slots, chunk)
+            if mismatch is not None:
+                error = ProtocolError(f"worker {name}: {mismatch}")
+                self._session.rejected(name, piece, error, now)
+                self._send(now)
+                raise error
+        # Nobody else touches these slots, and the batch is not handed out before `written`.
+        begun = time.perf_counter()
+        assembly.write(piece.slots, chunk)
+        copied_s = time.perf_counter() - begun
+        with self._changed:
+            now = self._progress_s = time.monotonic()
+            self.copy_s += copied_s
+            if self._session.written(name, piece):
+                self._changed.notify_all()
+            self._send(now)
+
+    # With the lock held.
+
+    def _send(self, now: float) -> None:
+        if self._closed:
+            return
+        for request in self._session.poll(now):
+            step = request.step
+            self.links[request.worker].ask(ChunkRequest(request.id, step.epoch, step.taken, request.slots))
+
+    def _trouble(self, now: float, stalled_s: float) -> FeederError | None:
+        """Why waiting on makes no sense."""
+        error = self._fault or self._session.failure
+        if error is not None:
+            return error
+        refused = [
+            link
+            for link in self.links.values()
+            if link.refused_since_s is not None and now - link.refused_since_s >= REFUSAL_GRACE_S
+        ]
+        hopeless = len(refused) == len(self.links)
+        for link in refused:
+            if (hopeless or link.duplicate) and link.error is not None:
+                return link.error
+        if now < stalled_s:
+            return None
+        states = []
+        for name, link in self.links.items():
+            view = self._session.view(name)
+            states.append(
+                str(link.error or f"worker {name} is {view.state} and owes {view.outstanding} chunks")
+            )
+        return WorkerUnavailable(
+            f"nothing of data set {self._spec.dataset!r} came for {self._stall_timeout_s:g} s: "
+            f"{'; '.join(states)}; start the workers again and go on from the stream's position"
+        )
+
+
+def _places(order: Order, position: Position, steps: int | None) -> Iterator[tuple[int, int]]:
+    while steps is None or steps > 0:
+        yield position.epoch, position.taken
+        position = position.advance(order)
+        steps = None if steps is None else steps - 1
+
+
+def _failure(name: str, reply: Failed) -> tuple[FeederError, bool]:
+    """The error that a failed chunk stands for, and whether it would be the same from any worker."""
+    if reply.kind is FailureKind.BAD_RECORD and reply.bad is not None:
+        return BadRecord(reply.bad.shard, reply.bad.index, reply.bad.reason), True
+    text = f"worker {name}: {reply.message}"
+    if reply.kind is FailureKind.STORAGE:
+        return StorageError(text), False
+    if reply.kind is FailureKind.INVALID:
+        return ProtocolError(f"{text}; are client and worker of one version?"), True
+    return ServiceError(text), False
+
+
+_running: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_running() -> None:
+    """Before the interpreter takes away what the threads stand on."""
+    engines = list(_running)
+    for engine in engines:
+        engine.stop()
+    for engine in engines:
+        engine.close()

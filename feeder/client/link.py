@@ -1,0 +1,179 @@
+"""One worker's connection: dial, check, feed, and dial again, on one thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import grpc
+
+from feeder.client.workers import WorkerInfo, describe
+from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
+from feeder.wire import FEED
+from feeder.wire.address import Address
+from feeder.wire.channel import open_channel
+from feeder.wire.codec import encode_request, parse_reply
+from feeder.wire.messages import ChunkRequest, Open, Opened, Reply
+from feeder.wire.status import from_status
+
+__all__ = ["Events", "Link"]
+
+log = logging.getLogger(__name__)
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 2.0
+"""A worker that restarts is missed by 2 s at most, and 128 clients that lost one do not all come back at
+once."""
+
+DESCRIBE_TIMEOUT_S = 5.0
+
+
+class Events(Protocol):
+    """What a link tells its owner; called on the link's thread."""
+
+    def check(self, name: str, info: WorkerInfo) -> None:
+        """Raises if the worker serves anything else than the stream needs."""
+
+    def opened(self, name: str, opened: Opened) -> None: ...
+
+    def replied(self, name: str, reply: Reply) -> None: ...
+
+    def lost(self, name: str) -> None: ...
+
+    def gone(self, name: str) -> None:
+        """The link's thread ends: it was stopped, or it met a fault of ours."""
+
+
+class Link:
+    """Keeps one worker connected until `stop`.
+
+    Attributes:
+        name: the worker's address.
+        reconnects: connections that were opened after the first.
+        error: why there is no connection; None while there is one.
+        refused_since_s: when the worker began to say no; None if its last word was another.
+        duplicate: its "no" was that another session of this job and consumer lives.
+    """
+
+    def __init__(self, address: Address, opening: Open, events: Events, clock: Callable[[], float]) -> None:
+        self.name = str(address)
+        self.reconnects = 0
+        self.error: FeederError | None = WorkerUnavailable(f"worker {address} was not reached yet")
+        self.refused_since_s: float | None = None
+        self.duplicate = False
+        self._address = address
+        self._opening = opening
+        self._events = events
+        self._clock = clock
+        self._stop = threading.Event()
+        self._call: Any = None
+        self._connections = 0
+        # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
+        # because `stop` may run inside a garbage collection, where only its put is safe. None ends the
+        # client's side.
+        self._requests: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"feeder-link-{self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts to dial."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the connection soon, without waiting; safe anywhere, takes no lock."""
+        self._stop.set()
+        self._requests.put(None)
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the thread and its sockets are gone, after `stop`."""
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
+
+    def ask(self, request: ChunkRequest) -> None:
+        """Sends a request; one made for a connection that was lost meanwhile goes nowhere."""
+        self._requests.put(encode_request(request))
+
+    def _run(self) -> None:
+        try:
+            self._keep_connected()
+        finally:
+            self._events.gone(self.name)
+
+    def _keep_connected(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            connections = self._connections
+            error = self._connect()
+            if self._stop.is_set():
+                break
+            if self._connections > connections:
+                failures = 0
+                log.warning("%s; connecting again", error)
+            elif failures == 0:
+                log.warning("%s; trying again", error)
+            delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
+            failures += 1
+            self._stop.wait(delay_s * random.uniform(0.5, 1.0))
+
+    def _connect(self) -> FeederError:
+        """One connection from dial to end; returns why it ended."""
+        channel = open_channel(self._address)
+        requests = self._requests = SimpleQueue()
+        error: FeederError
+        try:
+            self._feed(channel, requests)
+            error = WorkerUnavailable(f"worker {self.name} ended the stream")
+        except grpc.RpcError as failure:
+            error = from_status(failure, self.name)
+            self.duplicate = _code(failure) is grpc.StatusCode.ALREADY_EXISTS
+        except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
+            error = WorkerUnavailable(f"worker {self.name}: the call was cancelled")
+        except FeederError as failure:
+            error = failure
+        finally:
+            self._call = None
+            requests.put(None)
+            channel.close()
+        self.error = error
+        if isinstance(error, Refused | WorkersDisagree | ConfigError | ProtocolError):
+            if self.refused_since_s is None:
+                self.refused_since_s = self._clock()
+        else:
+            self.refused_since_s = None
+        self._events.lost(self.name)
+        return error
+
+    def _feed(self, channel: grpc.Channel, requests: SimpleQueue[bytes | None]) -> None:
+        reply = self._hold(describe(channel, DESCRIBE_TIMEOUT_S)).result()
+        info = WorkerInfo.from_reply(self.name, reply)
+        self._events.check(self.name, info)
+        if info.draining:
+            raise WorkerUnavailable(f"worker {self.name} is draining")
+        requests.put(encode_request(self._opening))
+        feed: Any = channel.stream_stream(FEED, request_serializer=None, response_deserializer=None)
+        for data in self._hold(feed(iter(requests.get, None))):
+            reply = parse_reply(data)
+            if isinstance(reply, Opened):
+                self.reconnects += self._connections > 0
+                self._connections += 1
+                self.error, self.refused_since_s, self.duplicate = None, None, False
+                self._events.opened(self.name, reply)
+            else:
+                self._events.replied(self.name, reply)
+
+    def _hold(self, call: Any) -> Any:
+        """Keeps the call where `stop` finds it; one that `stop` just missed is cancelled here."""
+        self._call = call
+        if self._stop.is_set():
+            call.cancel()
+        return call
+
+
+def _code(failure: object) -> grpc.StatusCode | None:
+    return failure.code() if isinstance(failure, grpc.Call) else None

@@ -1,0 +1,227 @@
+"""The iterator that a training loop sees."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from feeder.client.batch import Assembly, Batch
+from feeder.client.engine import Engine
+from feeder.client.session import WorkerState
+from feeder.errors import Closed
+from feeder.order import Ledger, Order, Position
+
+__all__ = ["Stream", "StreamStats", "WorkerStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker's part in a stream, since it began.
+
+    Attributes:
+        state: "live", "suspect" (owes and was silent too long), "draining" or "down".
+        images: that it made and that were used.
+        chunks: that they came in.
+        outstanding: requests that it has not answered yet.
+        reconnects: connections after the first.
+        failovers: requests that it did not fulfil and that went to another worker.
+        error: why it is not connected; empty while it is.
+    """
+
+    state: WorkerState
+    images: int
+    chunks: int
+    outstanding: int
+    reconnects: int
+    failovers: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """Counts of a stream since it was made, or since its position was last set.
+
+    Attributes:
+        images: slots handed out, masked ones included.
+        batches: handed out.
+        wait_s: seconds that the consumer waited for them.
+        copy_s: thread-seconds of copying pixels into batches.
+        received_bytes: of pixels that came over the connections.
+        transport: how they came: "grpc".
+        workers: by address.
+    """
+
+    images: int
+    batches: int
+    wait_s: float
+    copy_s: float
+    received_bytes: int
+    transport: str
+    workers: Mapping[str, WorkerStats]
+
+
+class Stream(Iterator[Batch]):
+    """This consumer's batches, in order; made by `Client.stream`.
+
+    Connects when the first batch is asked for, and from then on keeps a few batches ready ahead of the
+    consumer. It ends when its epochs are through: iterating over it again gives nothing more. One that is
+    dropped without `close()` gives back its threads and connections, too.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        start: Position,
+        consumer: tuple[int, int],
+        epochs: int | None,
+        make_engine: Callable[[Order, Position, int | None], Engine],
+    ) -> None:
+        self._pid = os.getpid()
+        self._order = order
+        self._consumer = consumer
+        self._epochs = epochs
+        self._make_engine = make_engine
+        self._closed = False
+        self._begin(start)
+
+    def _begin(self, start: Position) -> None:
+        start.check(self._order.spec, self._order.total, start.fingerprint)
+        steps = None
+        if self._epochs is not None:
+            steps = max(0, self._order.steps(self._epochs) - start.steps_before(self._order))
+        self._length = steps
+        self._position = start
+        self._batches = 0
+        self._ended = False
+        self._ledger = Ledger(self._order, *self._consumer, epoch=start.epoch, taken=start.taken)
+        self._engine = self._make_engine(self._order, start, steps)
+        self._finalizer = weakref.finalize(self, self._engine.stop)
+        self._finalizer.atexit = False  # the engine sees to the end of the interpreter itself
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch; waits for it.
+
+        Raises:
+            WorkerUnavailable: nothing came for `stall_timeout_s` seconds. The next call waits again.
+            Refused, WorkersDisagree: no worker serves this stream, or another session has its job and index.
+            BadRecord: under on_bad="fail", in place of the batch that holds it; each later call raises it
+                again.
+            StorageError, ServiceError: all workers failed to make the batch, several times.
+            Closed: after `close()`, or in a child process.
+        """
+        self._check_usable()
+        if self._ended:
+            raise StopIteration
+        assembly = self._engine.take()
+        if assembly is None:
+            self._ended = True
+            if self._batches and self._ledger.current.remaining:
+                self._ledger.finish_epoch(self._ledger.epoch)  # what has not come by now is lost
+            self._engine.close()
+            raise StopIteration
+        return self._hand_out(assembly)
+
+    def _hand_out(self, assembly: Assembly) -> Batch:
+        at = self._position
+        slots = np.arange(assembly.slots.start, assembly.slots.stop)
+        self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
+        for bad in assembly.bad:
+            self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
+        self._position = at.advance(self._order)
+        self._batches += 1
+        return Batch(assembly.images, assembly.labels, assembly.mask, self._position)
+
+    def __len__(self) -> int:
+        """Batches from where the stream began (or was last set) to its end.
+
+        Raises:
+            TypeError: the stream is endless.
+        """
+        if self._length is None:
+            raise TypeError("this stream is endless; give epochs= for one that has a length")
+        return self._length
+
+    @property
+    def position(self) -> Position:
+        """Where a stream would go on after the last batch that was handed out."""
+        return self._position
+
+    def state_dict(self) -> dict[str, Any]:
+        """`position` as JSON-safe values, for a checkpoint."""
+        return self._position.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved position, at any time: what was prefetched is dropped, stats and ledger begin
+        anew.
+
+        Raises:
+            PositionMismatch: it belongs to other data, another global batch or another spec.
+            ConfigError: it is not what `state_dict` gives.
+            Closed: after `close()`, or in a child process.
+        """
+        self._check_usable()
+        position = Position.from_dict(state)
+        position.check(self._order.spec, self._order.total, self._position.fingerprint)
+        self._finalizer.detach()
+        self._engine.close()
+        self._begin(position)
+
+    def stats(self) -> StreamStats:
+        """Counts so far, and each worker's state now."""
+        engine = self._engine
+        workers = {}
+        for name, link in engine.links.items():
+            view, error = engine.view(name), link.error
+            workers[name] = WorkerStats(
+                state=view.state,
+                images=view.images,
+                chunks=view.chunks,
+                outstanding=view.outstanding,
+                reconnects=link.reconnects,
+                failovers=view.failovers,
+                error="" if error is None else str(error),
+            )
+        return StreamStats(
+            images=self._batches * len(self._order.consumer_slots(*self._consumer)),
+            batches=self._batches,
+            wait_s=engine.wait_s,
+            copy_s=engine.copy_s,
+            received_bytes=engine.received_bytes,
+            transport="grpc",
+            workers=workers,
+        )
+
+    def ledger(self) -> Ledger:
+        """The account of every slot handed out so far; it goes on counting."""
+        return self._ledger
+
+    def close(self) -> None:
+        """Ends the stream and its threads, within 5 s. May be called twice."""
+        self._closed = True
+        self._engine.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise Closed(
+                "this stream belongs to the parent process and cannot be used after fork: connect in the "
+                "process that iterates, and start processes by spawn or forkserver"
+            )
+        if self._closed:
+            raise Closed("the stream was closed; make a new one with start= its position to go on")

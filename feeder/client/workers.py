@@ -1,0 +1,103 @@
+"""What workers say about themselves, and whether two of them may serve one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from feeder.errors import Refused, WorkersDisagree
+from feeder.wire import DESCRIBE
+from feeder.wire.v1 import feeder_pb2 as pb
+
+__all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """One data set of a worker.
+
+    Attributes:
+        records: how many it holds.
+        fingerprint: hex, over the indexes of its shards.
+    """
+
+    name: str
+    records: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker, as it described itself.
+
+    Attributes:
+        address: where it was asked.
+        version: of its feeder package.
+        worker_id: unique per process.
+        decoder: what decodes there.
+        pixel_fingerprint: hex; equal ones give equal pixels.
+        draining: it takes no new streams.
+        datasets: by name.
+    """
+
+    address: str
+    version: str
+    worker_id: str
+    decoder: str
+    pixel_fingerprint: str
+    draining: bool
+    datasets: Mapping[str, DatasetInfo]
+
+    @classmethod
+    def from_reply(cls, address: str, reply: pb.DescribeReply) -> WorkerInfo:
+        """What the worker at `address` replied."""
+        return cls(
+            address=address,
+            version=reply.version,
+            worker_id=reply.worker_id,
+            decoder=reply.decoder,
+            pixel_fingerprint=reply.pixel_fingerprint,
+            draining=reply.draining,
+            datasets={
+                info.name: DatasetInfo(info.name, info.records, info.fingerprint) for info in reply.datasets
+            },
+        )
+
+
+def describe(channel: grpc.Channel, timeout_s: float) -> Any:
+    """Asks a worker what it is: a call whose `result()` is the reply, or raises grpc.RpcError after
+    `timeout_s`."""
+    method = channel.unary_unary(
+        DESCRIBE,
+        request_serializer=pb.DescribeRequest.SerializeToString,
+        response_deserializer=pb.DescribeReply.FromString,
+    )
+    return method.future(pb.DescribeRequest(), timeout=timeout_s)
+
+
+def check_agreement(dataset: str, reference: WorkerInfo, other: WorkerInfo) -> None:
+    """Whether `other` may serve `dataset` beside `reference`.
+
+    Raises:
+        Refused: it does not serve it at all.
+        WorkersDisagree: it serves other records, or other pixels, under that name.
+    """
+    ours, theirs = reference.datasets[dataset], other.datasets.get(dataset)
+    if theirs is None:
+        served = ", ".join(sorted(other.datasets)) or "nothing"
+        raise Refused(f"worker {other.address} does not serve {dataset!r}, it serves {served}")
+    if (ours.fingerprint, ours.records) != (theirs.fingerprint, theirs.records):
+        raise WorkersDisagree(
+            f"workers serve different data as {dataset!r}: {reference.address} has {ours.records} records, "
+            f"fingerprint {ours.fingerprint}, {other.address} has {theirs.records}, {theirs.fingerprint}; "
+            "start them on the same shards, in the same order, or under different names"
+        )
+    if reference.pixel_fingerprint != other.pixel_fingerprint:
+        raise WorkersDisagree(
+            f"workers decode {dataset!r} to different pixels: {reference.address} ({reference.decoder}) "
+            f"has pixel fingerprint {reference.pixel_fingerprint}, {other.address} ({other.decoder}) has "
+            f"{other.pixel_fingerprint}; give all workers the same decoder and libraries"
+        )
