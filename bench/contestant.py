@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import feeder
 from feeder.errors import FeederError
@@ -26,7 +25,7 @@ __all__ = [
     "Contestant",
     "ContestantFailed",
     "NotInstalled",
-    "child_environment",
+    "Process",
     "cpu_seconds",
     "rival",
     "settle",
@@ -73,22 +72,20 @@ def child_environment() -> dict[str, str]:
     }
 
 
-class Contestant:
-    """A process that runs rounds; stopped by close(), at the latest when its stdin ends.
+class Process:
+    """A process that writes lines to its stdout; ended by close().
 
     Attributes:
-        name: as the rows of results say it.
-        process: the running process.
-        facts: what it answered to `load`.
+        name: for messages.
+        pid: its number.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
-        self.facts: dict[str, Any] = {}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        self._replies = b""
+        self._read = b""
         try:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -98,8 +95,9 @@ class Contestant:
         except OSError as error:
             self._stderr.close()
             raise ContestantFailed(f"{name}: cannot start {command[0]}: {error.strerror}") from error
+        self.pid = self._process.pid
 
-    def __enter__(self) -> Contestant:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -107,59 +105,88 @@ class Contestant:
     ) -> None:
         self.close()
 
+    def write_line(self, line: bytes, purpose: str) -> None:
+        """Sends a line to its stdin.
+
+        Raises:
+            ContestantFailed: it has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError) as error:
+            raise ContestantFailed(f"{self.name}: ended before {purpose}: {self._last_words()}") from error
+
+    def read_line(self, purpose: str, deadline_s: float) -> bytes:
+        """The next line of its stdout.
+
+        Raises:
+            ContestantFailed: it ended, or was silent for `deadline_s` seconds.
+        """
+        assert self._process.stdout is not None
+        end = time.monotonic() + deadline_s
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise ContestantFailed(f"{self.name}: no answer to {purpose} within {deadline_s:g} s")
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                raise ContestantFailed(f"{self.name}: ended during {purpose}: {self._last_words()}")
+            self._read += piece
+        line, _, self._read = self._read.partition(b"\n")
+        return line
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Closes its stdin, at which contestants end; kills it when it has not ended within 10 s."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class Contestant(Process):
+    """A process that runs rounds when asked.
+
+    Attributes:
+        facts: what it answered to `load`.
+    """
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        super().__init__(name, command)
+        self.facts: dict[str, Any] = {}
+
     def ask(self, command: str, *, deadline_s: float = REPLY_DEADLINE_S, **fields: Any) -> dict[str, Any]:
         """Sends one request and gives the fields of the reply.
 
         Raises:
             ContestantFailed: the reply says so, or none came within `deadline_s` seconds.
         """
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps({"cmd": command} | fields).encode() + b"\n")
-            self.process.stdin.flush()
-        except (BrokenPipeError, ValueError) as error:
-            raise ContestantFailed(f"{self.name}: ended before {command}: {self._last_words()}") from error
-        reply = json.loads(self._line(command, deadline_s))
+        self.write_line(json.dumps({"cmd": command} | fields).encode(), command)
+        reply: dict[str, Any] = json.loads(self.read_line(command, deadline_s))
         if not reply.pop("ok"):
             raise ContestantFailed(f"{self.name}: {command}: {reply['error']}")
-        return dict(reply)
+        return reply
 
     def load(self, **fields: Any) -> None:
         """Sends `load` and keeps the answer in `facts`."""
         self.facts = self.ask("load", **fields)
-
-    def close(self) -> None:
-        """Lets the process end, kills it when it does not within 10 s."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self.process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-        self._stderr.close()
-
-    def _line(self, command: str, deadline_s: float) -> bytes:
-        assert self.process.stdout is not None
-        end = time.monotonic() + deadline_s
-        descriptor = self.process.stdout.fileno()
-        while b"\n" not in self._replies:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise ContestantFailed(f"{self.name}: no answer to {command} within {deadline_s:g} s")
-            piece = os.read(descriptor, 1 << 16)
-            if not piece:
-                raise ContestantFailed(f"{self.name}: ended during {command}: {self._last_words()}")
-            self._replies += piece
-        line, _, self._replies = self._replies.partition(b"\n")
-        return line
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from feeder.errors import ConfigError
 
@@ -62,6 +62,9 @@ class Round:
         return 1e6 * self.cpu_seconds / self.images
 
 
+AnyRound = TypeVar("AnyRound", bound=Round)
+
+
 @dataclass(frozen=True)
 class Spread:
     """The middle of some figures and how far they lie apart."""
@@ -88,12 +91,12 @@ class Spread:
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], Round]],
+    contestants: Mapping[str, Callable[[], AnyRound]],
     rounds: int,
     *,
     warm_up: int = 1,
     progress: Callable[[int, str], None] = lambda number, name: None,
-) -> dict[str, list[Round]]:
+) -> dict[str, list[AnyRound]]:
     """Runs every contestant once a round, first another one each time.
 
     Args:
@@ -106,7 +109,7 @@ def interleave(
         name -> its rounds, in the order of `contestants`.
     """
     names = list(contestants)
-    kept: dict[str, list[Round]] = {name: [] for name in names}
+    kept: dict[str, list[AnyRound]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:

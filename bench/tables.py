@@ -51,7 +51,7 @@ def service_table(rows: Sequence[Row]) -> str:
                 f"{row['images_per_s']['median']:,.0f}",
                 f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
                 f"{row['cpu_us_per_image']['median']:,.0f}",
-                f"{row['consumer_cpu_us_per_image']:,.0f}",
+                f"{row['consumer_cpu_us_per_image']['median']:,.0f}",
                 f"{row['feeder_times_faster']['median']:.2f} x",
             )
             for row in _by_speed(rows)

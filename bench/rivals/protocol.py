@@ -1,7 +1,7 @@
 """The contestant's side of a bench: a process that loads its input once and then runs rounds when told to.
 
-Requests and replies are lines of JSON on stdin and stdout. This file runs in every rival's own environment and
-needs nothing but the standard library and NumPy.
+Requests and replies are lines of JSON on stdin and stdout. This file runs in every rival's own environment,
+on nothing but the standard library and NumPy.
 
     {"cmd": "load", ...}                 -> {"ok": true, "versions": {...}, ...}     fields as the bench needs
     {"cmd": "round", ...}                -> {"ok": true, "seconds": s, "images": n, ...}
@@ -95,7 +95,8 @@ class DecodeJob:
 
 
 Batches = Callable[[], Iterator[np.ndarray]]
-"""One pass over the job in its order: uint8 [up to batch, H, W, 3] each; the next batch may reuse its memory."""
+"""One pass over the job in its order: uint8 [up to batch, H, W, 3] each; the next one may reuse its
+memory."""
 
 
 class DecodeContestant:

@@ -1,0 +1,281 @@
+"""The whole service: a worker and a client, each a process, over TCP loopback, on all cores that may be used.
+
+Beside it the same chunks made inside the consumer's process, which no service can beat, and tf.data service
+on the same shards. All batches are 64 images, uint8, in the consumer's memory. Every round opens a new stream
+and throws its first batches away: what was made ahead is not timed, and nobody works while others are
+measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench import harness, tables
+from bench.contestant import (
+    Contestant,
+    ContestantFailed,
+    NotInstalled,
+    Process,
+    cpu_seconds,
+    rival,
+    settle,
+)
+from bench.inputs import jpeg_files
+
+__all__ = ["run"]
+
+BATCH = 64
+WARM_UP_BATCHES = 12
+"""Thrown away at the start of each round: more than the consumer (4) and the server (4) hold ready, so that
+the timed batches are made while the clock runs."""
+
+SHARDS = 8
+WORKER_READY_S = 60.0
+READY_LINE = "feeder worker listening on "
+
+FEEDER, IN_PROCESS, TFDATA = "feeder", "feeder in-process", "tf.data service"
+
+MOST_BRIGHTNESS_APART = 25.0
+"""Levels between the means of two batches. tf.data service draws other windows of other records, so that only
+a wrong scale or an empty batch can be told."""
+
+
+@dataclass(frozen=True)
+class ServiceRound(harness.Round):
+    """A round with the consumer's part of the CPU time."""
+
+    consumer_cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all contestants are given; see `run`."""
+
+    shards: list[str]
+    size: int
+    threads: int
+    batches: int
+    cores: list[int]
+
+
+class Party:
+    """A consumer, whose rounds are timed, and the processes that work for it."""
+
+    def __init__(self, consumer: Contestant, servers: Sequence[Process] = ()) -> None:
+        self.consumer = consumer
+        self._pids = [consumer.pid, *(server.pid for server in servers)]
+
+    def round(self, batches: int) -> ServiceRound:
+        """Runs one and waits until all processes rest again."""
+        before = [cpu_seconds(pid) for pid in self._pids]
+        reply = self.consumer.ask("round", warm_up=WARM_UP_BATCHES, batches=batches)
+        settle(self._pids)
+        spent = [cpu_seconds(pid) - start for pid, start in zip(self._pids, before, strict=True)]
+        # CPU time is known of the whole round only; the share of the timed batches is taken by their number.
+        share = batches / (batches + WARM_UP_BATCHES)
+        return ServiceRound(
+            seconds=reply["seconds"],
+            cpu_seconds=share * sum(spent),
+            images=reply["images"],
+            consumer_cpu_seconds=share * spent[0],
+        )
+
+
+def run(
+    *,
+    folder: Path | None,
+    shards: str | None,
+    rivals: bool = False,
+    as_json: bool = False,
+    rounds: int = 7,
+    batches: int = 40,
+    size: int = 224,
+    threads: int | None = None,
+) -> int:
+    """Measures and prints a table, or JSON lines: environment, contestants, what was left out, summary.
+
+    Args:
+        folder: JPEGs to pack into shards, where `shards` is None.
+        shards: path, glob or folder of TFRecord shards.
+        rivals: whether to run tf.data service too.
+        as_json: print rows instead of the table.
+        rounds: how many are kept.
+        batches: timed in each round.
+        size: output height and width in pixels.
+        threads: decode threads of worker and rivals; None is one for each core.
+
+    Returns:
+        0, or 1 where a contestant failed; one that is not installed did not fail.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    left_out: dict[str, ContestantFailed] = {}
+    with contextlib.ExitStack() as stack:
+        job = Job(_shards(folder, shards, stack), size, threads or len(cores), batches, cores)
+        tables.progress("checking feeder")
+        parties = {FEEDER: _feeder(job, stack), IN_PROCESS: _in_process(job, stack)}
+        brightness = _check_feeder(parties[FEEDER].consumer, parties[IN_PROCESS].consumer, size)
+        if rivals:
+            tables.progress(f"checking {TFDATA}")
+            try:
+                party = _tfdata(job, stack)
+                _check_rival(party.consumer, brightness, size)
+            except ContestantFailed as error:
+                left_out[TFDATA] = error
+            else:
+                parties[TFDATA] = party
+        results = harness.interleave(
+            {name: functools.partial(party.round, batches) for name, party in parties.items()},
+            rounds,
+            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+        )
+        facts = {name: party.consumer.facts for name, party in parties.items()}
+    tables.progress("")
+
+    head = harness.environment(cores, harness.installed("numpy", "grpcio", "protobuf", "google-crc32c"))
+    head |= {
+        "bench": "service",
+        "run": uuid.uuid4().hex[:12],
+        "threads": job.threads,
+        "size": size,
+        "batch": BATCH,
+        "batches": batches,
+        "rounds": rounds,
+        "shards": len(job.shards),
+        "shard_bytes": sum(map(os.path.getsize, job.shards)),
+    }
+    rows = [
+        harness.contestant_row(head["run"], name, results[FEEDER], theirs)
+        | {
+            "consumer_cpu_us_per_image": harness.Spread.of(
+                [1e6 * one.consumer_cpu_seconds / one.images for one in theirs]
+            ).rounded(1)
+        }
+        | facts[name]
+        for name, theirs in results.items()
+    ]
+    rows += [
+        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
+        for name, error in left_out.items()
+    ]
+    summary = {"kind": "summary", "run": head["run"], "feeder": FEEDER, "compared": compared(rows)}
+    if as_json:
+        harness.write_rows([head, *rows, summary])
+    else:
+        print(tables.service_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
+    return 1 if any(not isinstance(error, NotInstalled) for error in left_out.values()) else 0
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The comparisons that decide: with the in-process ceiling, and with tf.data service.
+
+    Args:
+        rows: of one run.
+
+    Returns:
+        comparison -> contestant, and the median, least and greatest ratio over the rounds.
+    """
+    found = {}
+    for row in rows:
+        if row["kind"] == "contestant" and row["contestant"] != FEEDER:
+            ratio = row["feeder_times_faster"]
+            found[row["contestant"]] = {"contestant": row["contestant"]} | {
+                "ratio": ratio["median"],
+                "min": ratio["min"],
+                "max": ratio["max"],
+            }
+    return found
+
+
+def _shards(folder: Path | None, pattern: str | None, stack: contextlib.ExitStack) -> list[str]:
+    """Paths of the shards; those made of a folder are gone when the stack closes."""
+    if pattern is None:
+        from feeder.records.pack import pack
+
+        assert folder is not None
+        jpeg_files(folder)  # says it in this command's words if there is none
+        pattern = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-"))
+        tables.progress("packing")
+        pack(folder, Path(pattern), shards=SHARDS, seed=0)
+    from feeder.records import Dataset
+
+    with Dataset.open("bench", [pattern]) as dataset:
+        return [str(Path(shard.path).resolve()) for shard in dataset.shards]
+
+
+def _flags(job: Job, variant: str) -> list[str]:
+    return ["--cores", ",".join(map(str, job.cores)), "--variant", variant]
+
+
+def _load(consumer: Contestant, job: Job, target: str) -> None:
+    consumer.load(shards=job.shards, size=job.size, batch=BATCH, threads=job.threads, target=target)
+
+
+def _feeder(job: Job, stack: contextlib.ExitStack) -> Party:
+    command = [sys.executable, "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
+    command += ["--threads", str(job.threads)]
+    command += [f"--dataset=bench={shard}" for shard in job.shards]
+    worker = stack.enter_context(Process("feeder worker", command))
+    stack.callback(worker.terminate)
+    line = worker.read_line("start", WORKER_READY_S).decode()
+    consumer = stack.enter_context(rival(FEEDER, None, "service_feeder.py", *_flags(job, "client")))
+    _load(consumer, job, line.removeprefix(READY_LINE))
+    return Party(consumer, [worker])
+
+
+def _in_process(job: Job, stack: contextlib.ExitStack) -> Party:
+    consumer = stack.enter_context(rival(IN_PROCESS, None, "service_feeder.py", *_flags(job, "in-process")))
+    _load(consumer, job, "")
+    return Party(consumer)
+
+
+def _tfdata(job: Job, stack: contextlib.ExitStack) -> Party:
+    server, consumer = (
+        stack.enter_context(rival(TFDATA, "tfdata", "service_tfdata.py", *_flags(job, variant)))
+        for variant in ("server", "consumer")
+    )
+    server.load()
+    _load(consumer, job, server.facts["target"])
+    return Party(consumer, [server])
+
+
+def _first_batch(consumer: Contestant, size: int) -> tuple[npt.NDArray[np.uint8], list[int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "outputs.npy"
+        labels = consumer.ask("outputs", path=str(path))["labels"]
+        images: npt.NDArray[np.uint8] = np.load(path)
+    if images.shape != (BATCH, size, size, 3) or images.dtype != np.uint8 or len(labels) != BATCH:
+        raise ContestantFailed(
+            f"{consumer.name}: a batch is {images.dtype} {list(images.shape)} with {len(labels)} labels,"
+            f" wanted uint8 {[BATCH, size, size, 3]} with {BATCH}"
+        )
+    return images, labels
+
+
+def _check_feeder(client: Contestant, in_process: Contestant, size: int) -> float:
+    """That both make the same first batch; returns its mean in levels."""
+    images, labels = _first_batch(client, size)
+    wanted, wanted_labels = _first_batch(in_process, size)
+    if labels != wanted_labels or not np.array_equal(images, wanted):
+        raise ContestantFailed(f"{client.name}: its first batch is not what is made in-process")
+    return float(images.mean())
+
+
+def _check_rival(consumer: Contestant, brightness: float, size: int) -> None:
+    images, _ = _first_batch(consumer, size)
+    if abs(float(images.mean()) - brightness) > MOST_BRIGHTNESS_APART:
+        raise ContestantFailed(
+            f"{consumer.name}: the mean of a batch is {images.mean():.0f}, that of feeder's {brightness:.0f}:"
+            " it does another job"
+        )

@@ -1,0 +1,151 @@
+"""feeder's client, or the same chunks made inside this process: the ceiling of what a service can give."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from protocol import arguments, serve, versions
+
+VARIANTS = ("client", "in-process")
+
+CHUNK_IMAGES = 16
+READY_BATCHES = 4
+"""As many as feeder's client keeps by default."""
+
+DATASET = "bench"
+SPEC: dict[str, Any] = {"sampler": "inception", "seed": 0}
+
+
+class _Source:
+    """Rounds over batches that a subclass makes."""
+
+    note = ""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keeps the request: shards, size, batch, threads, target."""
+        self.request = request
+        return {
+            "note": self.note,
+            "antialias": True,
+            "windows": "its own draws",
+            "versions": versions("numpy", "grpcio"),
+        }
+
+    def batches(self) -> Any:
+        """A context manager around an endless iterator of (images, labels)."""
+        raise NotImplementedError
+
+    def round(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A new stream: `warm_up` batches that are not timed, then `batches` that are."""
+        images = 0
+        with self.batches() as batches:
+            for _ in range(request["warm_up"]):
+                next(batches)
+            started = time.perf_counter()
+            for _ in range(request["batches"]):
+                images += len(next(batches)[0])
+            seconds = time.perf_counter() - started
+        return {"seconds": seconds, "images": images}
+
+    def outputs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The first batch; the reply holds its labels."""
+        with self.batches() as batches:
+            images, labels = next(batches)
+            np.save(request["path"], images)
+        return {"labels": labels.tolist()}
+
+
+class Client(_Source):
+    """Batches of a worker that another process runs."""
+
+    note = "worker and client each a process, TCP loopback"
+
+    @contextlib.contextmanager
+    def batches(self) -> Iterator[Any]:
+        """A new stream, closed in the end."""
+        import feeder
+
+        with (
+            feeder.connect(self.request["target"]) as client,
+            client.stream(
+                DATASET, batch_size=self.request["batch"], image_size=self.request["size"], **SPEC
+            ) as stream,
+        ):
+            yield ((batch.images, batch.labels) for batch in stream)
+
+
+class InProcess(_Source):
+    """The same steps in the same chunks by the same kernel with the same threads, but no service around
+    it."""
+
+    note = "chunks made in the consumer's process, into its batches"
+
+    @contextlib.contextmanager
+    def batches(self) -> Iterator[Any]:
+        """Threads and decoder live as long as the stream."""
+        from feeder.batch import ChunkMaker
+        from feeder.decode import open_decoder
+        from feeder.order import default_lanes
+        from feeder.records import Dataset
+        from feeder.spec import StreamSpec
+
+        request = self.request
+        decoder = open_decoder(request["threads"])
+        try:
+            with (
+                Dataset.open(DATASET, request["shards"]) as dataset,
+                # One more than decode, so that the decoder has its next chunk while one is fetched.
+                ThreadPoolExecutor(request["threads"] + 1) as pool,
+            ):
+                batch = request["batch"]
+                lanes = default_lanes(len(dataset), batch, 1)
+                spec = StreamSpec(DATASET, batch, lanes, image_size=request["size"], **SPEC)
+                yield self._steps(ChunkMaker(dataset, decoder, spec), pool)
+        finally:
+            decoder.close()
+
+    def _steps(self, maker: Any, pool: ThreadPoolExecutor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        batch, size = self.request["batch"], self.request["size"]
+        buffers = [np.empty((batch, size, size, 3), np.uint8) for _ in range(READY_BATCHES + 1)]
+        under_way: deque[tuple[np.ndarray, list[Future[Any]]]] = deque()
+        steps = 0
+
+        def chunk(epoch: int, taken: int, slots: range, out: np.ndarray) -> np.ndarray:
+            fetched = maker.fetch(epoch, taken, slots)
+            return maker.make(fetched, out[slots.start : slots.stop]).labels
+
+        try:
+            while True:
+                while len(under_way) < READY_BATCHES:
+                    epoch, step = divmod(steps, maker.order.steps_per_epoch)
+                    out = buffers[steps % len(buffers)]
+                    under_way.append(
+                        (
+                            out,
+                            [
+                                pool.submit(
+                                    chunk,
+                                    epoch,
+                                    step * maker.spec.per_lane,
+                                    range(first, min(first + CHUNK_IMAGES, batch)),
+                                    out,
+                                )
+                                for first in range(0, batch, CHUNK_IMAGES)
+                            ],
+                        )
+                    )
+                    steps += 1
+                images, futures = under_way.popleft()
+                yield images, np.concatenate([future.result() for future in futures])
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+if __name__ == "__main__":
+    serve(Client() if arguments(__doc__ or "", VARIANTS).variant == "client" else InProcess())
