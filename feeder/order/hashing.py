@@ -8,11 +8,12 @@ used, so that every machine gets the same bits."""
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Purpose", "Words", "draws", "fold", "mix", "stream_key"]
+__all__ = ["Purpose", "Words", "draws", "fold", "key_of", "mix", "steps"]
 
 Words = NDArray[np.uint64]
 
@@ -43,17 +44,30 @@ def mix(words: Words) -> Words:
     return z
 
 
-def fold(key: Words, word: Words) -> Words:
-    """The key that takes in one more word; shapes broadcast. For a fixed key it is a bijection of the
+def fold(keys: Words, words: Words) -> Words:
+    """The keys that take in one more word each; shapes broadcast. For a fixed key it is a bijection of the
     word."""
-    return mix(mix(key + _INCREMENT) ^ word)
+    return mix(keys ^ words)
 
 
-def stream_key(purpose: Purpose, seed: int) -> Words:
-    """The key (uint64 [1]) that all draws for one purpose under one seed start from; seed in [0, 2**64)."""
-    return fold(np.array([purpose], np.uint64), np.array([seed], np.uint64))
+@lru_cache(maxsize=64)
+def key_of(purpose: Purpose, *words: int) -> Words:
+    """The key (uint64 [1], read-only) of a purpose and of words in [0, 2**64), as `fold` takes them in one by
+    one."""
+    key = np.array([purpose], np.uint64)
+    key = mix(key)
+    for word in words:
+        key = fold(key, np.array([word], np.uint64))
+    key.flags.writeable = False
+    return key
 
 
-def draws(keys: Words, counters: Words) -> Words:
-    """Independent 64-bit numbers, one for each pair of key and counter; shapes broadcast, counters from 0."""
-    return mix(keys + (counters + np.uint64(1)) * _INCREMENT)
+def steps(count: int) -> Words:
+    """What `draws` takes for the counters 0..count-1, uint64 [count]."""
+    return np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT
+
+
+def draws(keys: Words, steps: Words) -> Words:
+    """Independent 64-bit numbers (SplitMix64), one for each key and each of `steps(count)`; shapes
+    broadcast."""
+    return mix(keys + steps)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.order.hashing import Purpose, Words, fold, stream_key
-from feeder.order.permutation import grid_of, permute, round_keys
+from feeder.order.hashing import Purpose, Words, fold, key_of
+from feeder.order.permutation import SMALL, grid_of, permutation_table, permute, round_keys
 from feeder.spec import StreamSpec
 
 __all__ = ["Int64s", "Order", "default_lanes"]
@@ -29,6 +29,7 @@ _MAX_EPOCH = 2**62
 _DEFAULT_LANES = 256
 _LANES_PER_CONSUMER = 8
 _SUBSTITUTES_AT_ONCE = 32
+_EPOCHS_KEPT = 4
 
 
 def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
@@ -50,7 +51,8 @@ def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
 class Order:
     """The order of one stream over a data set. Never changes once made; safe to share between threads.
 
-    Holds O(lanes) numbers and computes any slot of any step in O(1).
+    Holds O(lanes) numbers (at most 256 a lane, where lanes are that small) and computes any slot of any step
+    in O(1).
 
     Attributes:
         spec: what the order depends on (seed, global_batch, lanes, shuffle, remainder).
@@ -77,9 +79,15 @@ class Order:
         self._starts: Final[Int64s] = np.array(
             [lane * records // spec.lanes for lane in range(spec.lanes + 1)], np.int64
         )
-        grids = [grid_of(max(1, int(length))) for length in np.diff(self._starts)]
+        lengths = np.diff(self._starts)
+        grids = [grid_of(max(1, int(length))) for length in lengths]
+        self._lengths: Final[Words] = lengths.astype(np.uint64)
         self._columns: Final[Words] = np.array([columns for columns, _ in grids], np.uint64)
         self._rows: Final[Words] = np.array([rows for _, rows in grids], np.uint64)
+        self._small: Final[bool] = int(lengths.max()) <= SMALL
+        self._all_lanes: Final[Int64s] = np.arange(spec.lanes, dtype=np.int64)
+        self._epoch_permutations = lru_cache(maxsize=_EPOCHS_KEPT)(self._permutations_in)
+        self._epoch_round_keys = lru_cache(maxsize=_EPOCHS_KEPT)(self._round_keys_in)
 
     def __repr__(self) -> str:
         return f"Order({self.spec!r}, {self.total})"
@@ -153,23 +161,19 @@ class Order:
             ConfigError: no such step or slot.
         """
         lanes, offsets, epochs = self._places(epoch, taken, slots)
-        starts = self._starts[lanes]
-        lengths = self._starts[lanes + 1] - starts
         if self.spec.remainder == "pad":
-            inside = offsets < lengths
+            inside = offsets < self._starts[lanes + 1] - self._starts[lanes]
             if not inside.all():
-                found = np.full(slots.shape, -1, np.int64)
-                found[inside] = starts[inside] + self._shuffled(
-                    offsets[inside], lengths[inside], lanes[inside], epochs
-                )
+                found = np.full(lanes.shape, -1, np.int64)
+                found[inside] = self._at(offsets[inside], lanes[inside], epochs)
                 return found
-        return starts + self._shuffled(offsets, lengths, lanes, epochs)
+        return self._at(offsets, lanes, epochs)
 
     def epochs_of(self, epoch: int, taken: int, slots: Int64s) -> Int64s:
         """int64 [n]: the epoch whose crop and flip each slot gets: under "wrap" the lane's own pass, else
         `epoch`."""
-        _, _, epochs = self._places(epoch, taken, slots)
-        return np.full(slots.shape, epochs, np.int64) if isinstance(epochs, int) else epochs
+        lanes, _, epochs = self._places(epoch, taken, slots)
+        return np.full(lanes.shape, epochs, np.int64) if isinstance(epochs, int) else epochs
 
     def substitutes(self, epoch: int, taken: int, slot: int) -> Iterator[int]:
         """What may replace the slot's own record, best first: the records after it in the lane's order of
@@ -202,12 +206,12 @@ class Order:
     def _places(self, epoch: int, taken: int, slots: Int64s) -> tuple[Int64s, Int64s, Int64s | int]:
         """Lane, offset within the lane's epoch and epoch of each slot; one int where all epochs are equal."""
         self.check(epoch, taken)
-        lanes = slots // self.spec.per_lane
-        if lanes.size and not 0 <= lanes.min() <= lanes.max() < self.spec.lanes:
+        slots = np.asarray(slots, np.int64)
+        if slots.size and slots.view(np.uint64).max() >= self.spec.global_batch:
             raise ConfigError(
                 f"slots must be in [0, {self.spec.global_batch}), got {slots.min()} to {slots.max()}"
             )
-        offsets = slots - lanes * self.spec.per_lane
+        lanes, offsets = np.divmod(slots, self.spec.per_lane)
         offsets += taken
         if self.spec.remainder != "wrap":
             return lanes, offsets, epoch
@@ -215,39 +219,48 @@ class Order:
         passes = offsets // lengths
         return lanes, offsets - passes * lengths, passes
 
-    def _shuffled(self, offsets: Int64s, lengths: Int64s, lanes: Int64s, epochs: Int64s | int) -> Int64s:
-        """Position within the lane of what comes at each offset of the lane's epoch."""
+    def _at(self, offsets: Int64s, lanes: Int64s, epochs: Int64s | int) -> Int64s:
+        """The record at each offset of the lane's epoch; offsets are within the lane."""
+        starts = self._starts[lanes]
         if not self.spec.shuffle or not offsets.size:
-            return offsets
-        if not isinstance(epochs, int) and (epochs[0] == epochs).all():
+            return starts + offsets
+        if not isinstance(epochs, int) and (epochs == epochs[0]).all():
             epochs = int(epochs[0])
+        if self._small:
+            if isinstance(epochs, int):
+                return starts + self._epoch_permutations(epochs)[lanes, offsets]
+            table = permutation_table(self._keys(epochs, lanes), self._lengths[lanes])
+            return starts + table[np.arange(len(lanes)), offsets]
         if isinstance(epochs, int):
-            keys = _epoch_keys(self.spec.seed, epochs, self.spec.lanes)[:, lanes]
+            keys = self._epoch_round_keys(epochs)[:, lanes]
         else:
-            keys = _lane_keys(self.spec.seed, epochs, lanes)
-        return permute(offsets, lengths, self._columns[lanes], self._rows[lanes], keys)
+            keys = round_keys(self._keys(epochs, lanes))
+        lengths, columns, rows = self._lengths[lanes], self._columns[lanes], self._rows[lanes]
+        starts += permute(offsets.view(np.uint64), lengths, columns, rows, keys).view(np.int64)
+        return starts
+
+    def _keys(self, epochs: Int64s | int, lanes: Int64s) -> Words:
+        """uint64 [n]: the key of the permutation of each lane in its epoch."""
+        if isinstance(epochs, int):
+            epoch_keys = key_of(Purpose.PERMUTATION, self.spec.seed, epochs)
+        else:
+            epoch_keys = fold(key_of(Purpose.PERMUTATION, self.spec.seed), epochs.view(np.uint64))
+        return fold(epoch_keys, lanes.view(np.uint64))
+
+    def _permutations_in(self, epoch: int) -> NDArray[np.uint16]:
+        """uint16 [lanes, longest]: the permutations of all lanes, where they are small; kept for the epoch's
+        steps."""
+        return permutation_table(self._keys(epoch, self._all_lanes), self._lengths)
+
+    def _round_keys_in(self, epoch: int) -> Words:
+        """uint64 [half rounds, lanes]: the round keys of all lanes; kept for the epoch's steps."""
+        return round_keys(self._keys(epoch, self._all_lanes))
 
     def _following(self, lane: int, offset: int, epoch: int) -> Iterator[int]:
-        start, length = self.lane_start(lane), self.lane_length(lane)
+        length = self.lane_length(lane)
         if offset >= length:
             return
         for first in range(1, length, _SUBSTITUTES_AT_ONCE):
             ahead = np.arange(first, min(first + _SUBSTITUTES_AT_ONCE, length), dtype=np.int64)
             lanes = np.full(ahead.shape, lane, np.int64)
-            lengths = np.full(ahead.shape, length, np.int64)
-            yield from (start + self._shuffled((offset + ahead) % length, lengths, lanes, epoch)).tolist()
-
-
-def _lane_keys(seed: int, epochs: Int64s, lanes: Int64s) -> Words:
-    """uint64 [half rounds, n]: the keys of the permutation of each (epoch, lane); epochs [n] or [1], lanes
-    [n]."""
-    epoch_keys = fold(stream_key(Purpose.PERMUTATION, seed), epochs.astype(np.uint64))
-    return round_keys(fold(epoch_keys, lanes.astype(np.uint64)))
-
-
-@lru_cache(maxsize=16)
-def _epoch_keys(seed: int, epoch: int, lanes: int) -> Words:
-    """`_lane_keys` of all lanes of one epoch, kept because every step of the epoch needs them."""
-    keys = _lane_keys(seed, np.array([epoch], np.int64), np.arange(lanes, dtype=np.int64))
-    keys.flags.writeable = False
-    return keys
+            yield from self._at((offset + ahead) % length, lanes, epoch).tolist()

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.order.hashing import Purpose, Words, draws, fold, stream_key
+from feeder.order.hashing import Purpose, draws, fold, key_of, steps
 from feeder.spec import Augment, Sampler
 
 __all__ = ["Sizes", "Windows", "eval_windows", "smallest_window", "train_windows", "whole_windows"]
@@ -21,6 +21,8 @@ Sizes: TypeAlias = NDArray[np.int32]
 """int32 [n, 2]: width and height of each image, at least 1."""
 Windows: TypeAlias = NDArray[np.int32]
 """int32 [n, 4]: x, y, width, height."""
+Halves: TypeAlias = NDArray[np.uint32]
+"""uint32 [n, 2, attempts, 2]: four draws an attempt, each uniform in [0, 2**32)."""
 
 # torchvision's RandomResizedCrop(scale, ratio) and the reference ResNet's sample_distorted_bounding_box use
 # the same numbers; the latter's effective minimum area is its min_object_covered, since its one object is the
@@ -33,13 +35,30 @@ MIN_COVERED = 0.1
 _LOG_MAX_RATIO = 0.2876820724517809
 """log(4/3), and -log(3/4)."""
 
-_FLIP_COUNTER = 4 * ATTEMPTS
-_COUNTERS = np.arange(_FLIP_COUNTER + 1, dtype=np.uint64)
-_UNIT = 2.0**-53
-_S11, _S32, _S63 = np.uint64(11), np.uint64(32), np.uint64(63)
+_STEPS = steps(2 * ATTEMPTS + 1)
+_UNIT = 2.0**-32
+_S63 = np.uint64(63)
 
-# 1/k! for k = 8..0, the Taylor polynomial of exp.
+# 1/k! for k = 8..0: the Taylor polynomial of exp. The first term left out is at most 0.28769**9 / 9! =
+# 3.8e-11 for |x| <= log(4/3), and all that follow add 3 % to it: the relative error is below 1e-10.
 _EXP_TERMS = (1 / 40320, 1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
+
+
+def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """exp(x) for |x| <= log(4/3), with a relative error below 1e-10."""
+    result = np.full_like(x, _EXP_TERMS[0])
+    for term in _EXP_TERMS[1:]:
+        result *= x
+        result += term
+    return result
+
+
+# Square roots of ratios between 3/4 and 4/3, evenly spaced in the logarithm, each at the middle of its
+# interval; a step changes a width of 4,000 pixels by 0.02.
+_RATIO_BITS = 16
+_ROOT_RATIOS = np.sqrt(
+    _exp((2.0 * (np.arange(2.0**_RATIO_BITS) + 0.5) / 2**_RATIO_BITS - 1.0) * _LOG_MAX_RATIO)
+)
 
 
 def train_windows(
@@ -68,15 +87,18 @@ def train_windows(
     Where none of ten attempts fits, torchvision takes the largest centred window of an allowed ratio, and the
     reference its centred evaluation crop, which it also takes where the window happens to be the whole image.
     """
-    epochs = np.array([epoch], np.uint64) if isinstance(epoch, int) else epoch.astype(np.uint64)
-    keys = fold(fold(stream_key(Purpose.WINDOW, seed), epochs), records.astype(np.uint64))
-    bits = draws(keys[:, None], _COUNTERS)
-    flips = (bits[:, _FLIP_COUNTER] >> _S63).astype(np.bool_)
-    attempts = bits[:, :_FLIP_COUNTER].reshape(-1, 4, ATTEMPTS)
+    if isinstance(epoch, int):
+        keys = key_of(Purpose.WINDOW, seed, epoch)
+    else:
+        keys = fold(key_of(Purpose.WINDOW, seed), epoch.view(np.uint64))
+    keys = fold(keys, records.view(np.uint64))
+    bits = draws(keys[:, None], _STEPS)
+    flips = (bits[:, -1] >> _S63).astype(np.bool_)
+    # Each number gives two draws of 32 bits, the lower half first on machines of either byte order.
+    halves = bits.astype("<u8", copy=False)[:, :-1].view("<u4").reshape(-1, 2, ATTEMPTS, 2)
     sides = sizes.astype(np.float64)
-    if sampler == "torchvision":
-        return _torchvision(attempts, sides), flips
-    return _inception(attempts, sides), flips
+    windows = (_torchvision if sampler == "torchvision" else _inception)(halves, sides)
+    return windows, flips
 
 
 def eval_windows(sampler: Sampler, image_size: int, sizes: Sizes) -> Windows:
@@ -129,81 +151,88 @@ def smallest_window(augment: Augment, sampler: Sampler, sizes: Sizes, image_size
     return np.maximum(1, np.minimum(drawn, fallback[:, 2:])).astype(np.int32)
 
 
-def _torchvision(attempts: Words, sides: NDArray[np.float64]) -> Windows:
-    """attempts uint64 [n, 4 (area, ratio, y, x), 10]; sides float64 [n, 2] (width, height)."""
-    uniform = _uniform(attempts[:, :2])
-    width, height = sides[:, :1], sides[:, 1:]
-    area = uniform[:, 0] * (MAX_AREA - MIN_AREA)
-    area += MIN_AREA
-    area *= width * height
-    ratio = _exp((uniform[:, 1] * 2.0 - 1.0) * _LOG_MAX_RATIO)
-    widths = np.rint(np.sqrt(area * ratio))
-    heights = np.rint(np.sqrt(area / ratio))
-    fits = (widths <= width) & (heights <= height) & (widths >= 1) & (heights >= 1)
-    windows = _first(fits, widths, heights, attempts, sides, last_offset=True)
-    missed = ~fits.any(axis=1)
+def _torchvision(halves: Halves, sides: NDArray[np.float64]) -> Windows:
+    """RandomResizedCrop; the first numbers of an attempt give area and ratio, the second give x and y."""
+    extents = np.empty((2, len(sides), ATTEMPTS))
+    roots = halves[:, 0, :, 0] * ((MAX_AREA - MIN_AREA) * _UNIT)
+    roots += MIN_AREA
+    roots *= (sides[:, 0] * sides[:, 1])[:, None]
+    np.sqrt(roots, roots)
+    root_ratios = _ROOT_RATIOS.take(halves[:, 0, :, 1] >> (32 - _RATIO_BITS))
+    np.multiply(roots, root_ratios, extents[0])
+    np.divide(roots, root_ratios, extents[1])
+    np.rint(extents, extents)
+    windows, missed = _place(extents, extents[0] * extents[1] > 0, halves, sides, spare=1)
     if missed.any():
         windows[missed] = _ratio_center(sides[missed])
-    return windows.astype(np.int32)
+    return windows
 
 
-def _inception(attempts: Words, sides: NDArray[np.float64]) -> Windows:
-    """attempts uint64 [n, 4 (ratio, height, y, x), 10]; sides float64 [n, 2] (width, height)."""
+def _inception(halves: Halves, sides: NDArray[np.float64]) -> Windows:
+    """sample_distorted_bounding_box; the first numbers of an attempt give ratio and height, the second give x
+    and y."""
     width, height = sides[:, :1], sides[:, 1:]
     total = width * height
-    least = MIN_AREA * total
-    ratio = _uniform(attempts[:, 0]) * (MAX_RATIO - MIN_RATIO) + MIN_RATIO
-    low = np.rint(np.sqrt(least / ratio))
-    high = np.rint(np.sqrt(MAX_AREA * total / ratio))
-    # The tallest window whose rounded width still fits. The reference keeps 1e-7 off the half for rounding.
-    narrow = np.rint(high * ratio) > width
-    tallest = np.floor((width + (0.5 - 1e-7)) / ratio)
-    tallest -= np.rint(tallest * ratio) > width
-    high = np.minimum(np.where(narrow, tallest, high), height)
-    low = np.minimum(low, high)
-    heights = low + _whole(attempts[:, 1], high - low + 1)
-    # Rounding may have put the area a little outside of its range: one row more, then one row less, may mend
-    # it.
-    widths = np.rint(heights * ratio)
-    heights += widths * heights < least
-    widths = np.rint(heights * ratio)
-    heights -= widths * heights > MAX_AREA * total
-    widths = np.rint(heights * ratio)
-    areas = widths * heights
-    fits = (areas >= max(MIN_AREA, MIN_COVERED) * total) & (areas <= MAX_AREA * total) & (widths >= 1)
-    fits &= (widths <= width) & (heights <= height)
-    windows = _first(fits, widths, heights, attempts, sides, last_offset=False)
-    center = ~fits.any(axis=1) | (windows[:, 2:] == sides).all(axis=1)
-    if center.any():
-        windows[center] = _inception_center(sides[center].astype(np.int64))
-    return windows.astype(np.int32)
+    least, most = MIN_AREA * total, MAX_AREA * total
+    ratios = halves[:, 0, :, 0] * ((MAX_RATIO - MIN_RATIO) * _UNIT)
+    ratios += MIN_RATIO
+    high = np.rint(np.sqrt(most / ratios))
+    # Where that is too wide, the tallest window whose rounded width still fits (the reference keeps 1e-7 off
+    # the half).
+    tallest = np.floor((width + (0.5 - 1e-7)) / ratios)
+    tallest -= np.rint(tallest * ratios) > width
+    high = np.minimum(np.where(np.rint(high * ratios) > width, tallest, high), height)
+    low = np.minimum(np.rint(np.sqrt(least / ratios)), high)
+    heights = low + np.floor(halves[:, 0, :, 1] * (high - low + 1) * _UNIT)
+    # Rounding may have put the area a little outside of its range: one row more, or else one row less, may
+    # mend it.
+    heights += np.rint(heights * ratios) * heights < least
+    heights -= np.rint(heights * ratios) * heights > most
+    extents = np.stack([np.rint(heights * ratios), heights])
+    areas = extents[0] * extents[1]
+    fits = (areas >= max(MIN_AREA, MIN_COVERED) * total) & (areas <= most) & (areas > 0)
+    windows, missed = _place(extents, fits, halves, sides, spare=0)
+    missed |= (windows[:, 2:] == sides).all(axis=1)
+    if missed.any():
+        windows[missed] = _inception_center(sides[missed].astype(np.int64))
+    return windows
 
 
-def _first(
+def _place(
+    extents: NDArray[np.float64],
     fits: NDArray[np.bool_],
-    widths: NDArray[np.float64],
-    heights: NDArray[np.float64],
-    attempts: Words,
+    halves: Halves,
     sides: NDArray[np.float64],
     *,
-    last_offset: bool,
-) -> NDArray[np.float64]:
-    """The first attempt that fits, at a random place, float64 [n, 4]; rubbish where none fits.
+    spare: int,
+) -> tuple[Windows, NDArray[np.bool_]]:
+    """The first attempt that fits into the image, at a random place.
 
-    Offsets are uniform in [0, room], or in [0, room) where last_offset is false, with room the side less the
-    extent."""
-    lines = np.arange(len(fits))
-    first = fits.argmax(axis=1)
-    windows = np.empty((len(fits), 4))
-    extent = windows[:, 2:]
-    extent[:, 0] = widths[lines, first]
-    extent[:, 1] = heights[lines, first]
+    Args:
+        extents: float64 [2, n, attempts], widths and heights.
+        fits: bool [n, attempts], what else an attempt must meet.
+        halves: the draws; the second of an attempt place it.
+        sides: float64 [n, 2].
+        spare: an offset is uniform in [0, side - extent + spare); 0 where that is empty.
+
+    Returns:
+        windows int32 [n, 4], and bool [n] where no attempt fits (and the window is rubbish).
+    """
+    inside = extents <= sides.T[:, :, None]
+    fits &= inside[0]
+    fits &= inside[1]
+    chosen = fits.argmax(axis=1)
+    chosen += np.arange(0, fits.size, ATTEMPTS)
+    missed = ~fits.ravel()[chosen]
+    extent = extents.reshape(2, -1)[:, chosen].T
     room = sides - extent
-    room = room + 1 if last_offset else np.maximum(room, 1)
-    places = attempts[lines, 2:, first]
-    windows[:, 0] = _whole(places[:, 1], np.maximum(room[:, 0], 1))
-    windows[:, 1] = _whole(places[:, 0], np.maximum(room[:, 1], 1))
-    return windows
+    room += spare
+    room *= halves[:, 1].reshape(-1, 2)[chosen]  # below 2**17 times 32 bits: exact in float64
+    room *= _UNIT
+    windows = np.empty((len(sides), 4), np.int32)
+    windows[:, :2] = np.maximum(room, 0)
+    windows[:, 2:] = extent
+    return windows, missed
 
 
 def _ratio_center(sides: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -221,27 +250,3 @@ def _inception_center(sides: NDArray[np.int64]) -> NDArray[np.int64]:
     square = np.maximum(1, sides.min(axis=1) * 7 // 8)[:, None]
     corner = np.minimum((sides - square + 1) // 2, sides - square)
     return np.concatenate([corner, square, square], axis=1)
-
-
-def _uniform(bits: Words) -> NDArray[np.float64]:
-    """The upper 53 bits as a multiple of 2**-53 in [0, 1)."""
-    return (bits >> _S11).astype(np.float64) * _UNIT
-
-
-def _whole(bits: Words, limits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The upper 32 bits as a whole number in [0, limit), limits whole and in [1, 2**31]; bias below 2**-16 of
-    a share."""
-    scaled = (bits >> _S32) * limits.astype(np.uint64)
-    return (scaled >> _S32).astype(np.float64)
-
-
-def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp(x) for |x| <= log(4/3), by Taylor's polynomial of degree 8; the relative error is below 1e-10.
-
-    The first term left out is at most 0.28769**9 / 9! = 3.8e-11, and all that follow add 3 % to it.
-    """
-    result = np.full_like(x, _EXP_TERMS[0])
-    for term in _EXP_TERMS[1:]:
-        result *= x
-        result += term
-    return result
