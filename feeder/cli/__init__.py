@@ -32,7 +32,7 @@ feeder keeps accelerators fed: data workers decode, crop and stream image batche
 _EXAMPLES = """\
 examples:
   feeder pack photos/ shards/ --shards 16                     make TFRecord shards of a folder
-  feeder worker --dataset train=shards/ --listen :50051       serve them
+  feeder worker --dataset train=shards/ --listen 0.0.0.0:50051   serve them
   feeder status localhost:50051                               what does it serve, what is it doing
   feeder preview --data shards/ -o sheet.png                  see what a trainer would see
 

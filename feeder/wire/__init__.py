@@ -6,6 +6,8 @@ The service is feeder.v1.Feeder of protos/feeder/v1/feeder.proto. `Feed` moves r
 
 from __future__ import annotations
 
+from feeder.order.chunks import MAX_SLOTS
+
 __all__ = ["DESCRIBE", "FEED", "MAX_CHUNK_BYTES", "MAX_SLOTS", "PROTOCOL", "SERVICE", "max_slots"]
 
 PROTOCOL = 1
@@ -14,9 +16,6 @@ PROTOCOL = 1
 SERVICE = "feeder.v1.Feeder"
 DESCRIBE = f"/{SERVICE}/Describe"
 FEED = f"/{SERVICE}/Feed"
-
-MAX_SLOTS = 32
-"""Most slots of one chunk request; 8 to 16 are best over a network."""
 
 MAX_CHUNK_BYTES = 256 << 20
 """Most pixel bytes of one chunk, so that no client can make a worker hold gigabytes for one answer."""

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from feeder.errors import ProtocolError
+from feeder.wire import MAX_SLOTS
 from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
@@ -42,6 +43,9 @@ _STATUS = bytes([4 << 3 | 2])
 _BAD = bytes([5 << 3 | 2])
 _PIXELS = bytes([15 << 3 | 2])
 _FIXED_BYTES = {1: 8, 5: 4}
+
+_MAX_NAME = 256
+"""Most characters of a name that a client chose: a worker keeps and logs it."""
 
 _MAX_STATUS = max(SlotStatus)
 
@@ -159,7 +163,7 @@ def parse_request(data: bytes) -> Request:
     """The message that a client sent.
 
     Raises:
-        ProtocolError: the bytes are no FeedRequest, or hold neither of its kinds.
+        ProtocolError: the bytes are no FeedRequest, hold neither of its kinds, or name more than 32 slots.
         ConfigError: an Open whose spec holds values that StreamSpec does not allow.
     """
     try:
@@ -169,12 +173,17 @@ def parse_request(data: bytes) -> Request:
     kind = message.WhichOneof("kind")
     if kind == "chunk":
         chunk = message.chunk
+        if len(chunk.slots) > MAX_SLOTS:
+            raise ProtocolError(f"chunk request {chunk.id} names {len(chunk.slots)} slots, allowed are {MAX_SLOTS}")
         destination = None
         if chunk.HasField("destination"):
             destination = (chunk.destination.buffer, chunk.destination.offset)
         return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination)
     if kind == "open":
         opening = message.open
+        for name in ("session", "job", "fingerprint", "pixel_fingerprint"):
+            if len(getattr(opening, name)) > _MAX_NAME:
+                raise ProtocolError(f"{name} of an Open is longer than {_MAX_NAME} characters")
         return Open(
             session=opening.session,
             spec=spec_from_proto(opening.spec),

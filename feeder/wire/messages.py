@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.order import SlotStatus
 from feeder.spec import StreamSpec
 from feeder.wire import PROTOCOL
 
@@ -25,15 +26,6 @@ __all__ = [
     "Request",
     "SlotStatus",
 ]
-
-
-class SlotStatus(IntEnum):
-    """What fills a slot; SLOT_STATUS_* of the protocol."""
-
-    OWN = 0
-    SUBSTITUTE = 1
-    BAD = 2
-    PADDING = 3
 
 
 class FailureKind(IntEnum):

@@ -1,0 +1,7 @@
+"""Chunks of a step: which records, their bytes, their pixels, and what stands in for a record that is bad."""
+
+from __future__ import annotations
+
+from feeder.batch.maker import BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
+
+__all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk"]

@@ -1,0 +1,387 @@
+"""`feeder worker`, `feeder status` and `feeder preview`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feeder.errors import ConfigError, WorkerUnavailable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from feeder.wire.address import Address
+    from feeder.wire.v1 import feeder_pb2 as pb
+
+__all__ = ["register"]
+
+STATUS_TIMEOUT_S = 5.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the three commands."""
+    _register_worker(subparsers)
+    _register_status(subparsers)
+    _register_preview(subparsers)
+
+
+def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "worker",
+        help="serve data sets to trainers",
+        description="Serves data sets until SIGTERM, which lets it answer what it owes and go; a second one\n"
+        "forces it. Prints one line on stdout when it is ready; logs go to stderr.",
+        epilog="examples:\n"
+        "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --listen 0.0.0.0:50051\n"
+        "  feeder worker --dataset train='/data/train-*' --listen unix:/run/feeder.sock --threads 8\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        required=True,
+        metavar="NAME=PATTERN",
+        help="shards to serve as NAME: a file, a glob or a folder; may be given many times, also with the "
+        "same NAME to add shards to it",
+    )
+    parser.add_argument(
+        "--listen",
+        required=True,
+        metavar="ADDR",
+        help="host:port (port 0 takes any free one) or unix:/path",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="decode threads (default: CPUs that this process may use)"
+    )
+    parser.add_argument(
+        "--max-streams",
+        type=int,
+        default=64,
+        metavar="N",
+        help="consumers served at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="after SIGTERM, seconds until streams still owed answers are cut (default: %(default)g)",
+    )
+    _add_data_arguments(parser)
+    parser.set_defaults(run=_worker)
+
+
+def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--decoder",
+        choices=["auto", "native", "portable"],
+        default="auto",
+        help="native kernel, portable libraries, or the first that is there (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--image-key",
+        default="image/encoded",
+        metavar="KEY",
+        help="feature with the image (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--label-key",
+        default="image/class/label",
+        metavar="KEY",
+        help="feature with the label (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--label-base",
+        type=int,
+        default=1,
+        metavar="N",
+        help="label of the first class (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--index-dir", type=Path, metavar="DIR", help="folder of the indexes (default: beside the shards)"
+    )
+    parser.add_argument(
+        "--no-index-build", action="store_true", help="a missing or stale index is an error, not built"
+    )
+
+
+def _worker(args: argparse.Namespace) -> int:
+    from feeder.records import RecordKeys
+    from feeder.wire.address import parse_listen
+    from feeder.worker import WorkerConfig, serve
+
+    config = WorkerConfig(
+        datasets=_datasets(args.dataset),
+        listen=parse_listen(args.listen),
+        threads=args.threads,
+        max_streams=args.max_streams,
+        drain_s=args.drain_s,
+        decoder=args.decoder,
+        keys=RecordKeys(image=args.image_key, label=args.label_key, label_base=args.label_base),
+        index_dir=args.index_dir,
+        build_index=not args.no_index_build,
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
+    )
+
+    def ready(address: Address) -> None:
+        print(f"feeder worker listening on {address}", flush=True)
+
+    return serve(config, ready)
+
+
+def _datasets(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    datasets: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, equals, pattern = text.partition("=")
+        if not (name and equals and pattern):
+            raise ConfigError(f"--dataset wants NAME=PATTERN, such as train=/data/train-*, got {text!r}")
+        datasets[name] = (*datasets.get(name, ()), pattern)
+    return datasets
+
+
+def _register_status(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "status",
+        help="what workers serve and do",
+        description="Asks each worker what it serves and what it did since its start. Exit code 1 where one\n"
+        "does not answer, or where two serve different data or pixels under one name.",
+        epilog="examples:\n"
+        "  feeder status host1:50051,host2:50051\n"
+        "  feeder status unix:/run/feeder.sock --json\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("address", metavar="ADDR", help="host:port,host:port or unix:/path")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line and worker")
+    parser.set_defaults(run=_status)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from feeder.wire.address import parse_target
+
+    bad = False
+    prints: dict[str, str] = {}
+    for address in parse_target(args.address):
+        try:
+            reply = _describe(address)
+        except WorkerUnavailable as error:
+            bad = True
+            _show({"address": str(address), "error": str(error)}, args.json, str(error))
+            continue
+        _show({"address": str(address)} | _as_dict(reply), args.json, _table(str(address), reply))
+        for name, value in _fingerprints(reply).items():
+            if prints.setdefault(name, value) != value:
+                bad = True
+                print(f"feeder: {address} has another {name} than a worker above", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _describe(address: Address) -> pb.DescribeReply:
+    """Asks one worker.
+
+    Raises:
+        FeederError: it does not answer, or is no worker.
+    """
+    import grpc
+
+    from feeder.wire import DESCRIBE
+    from feeder.wire.channel import open_channel
+    from feeder.wire.status import from_status
+    from feeder.wire.v1 import feeder_pb2 as pb
+
+    with open_channel(address) as channel:
+        describe = channel.unary_unary(
+            DESCRIBE,
+            request_serializer=pb.DescribeRequest.SerializeToString,
+            response_deserializer=pb.DescribeReply.FromString,
+        )
+        try:
+            reply: pb.DescribeReply = describe(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise from_status(error, address) from None
+        return reply
+
+
+def _show(values: dict[str, Any], as_json: bool, text: str) -> None:
+    print(json.dumps(values) if as_json else text, flush=True)
+
+
+def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict
+
+    values: dict[str, Any] = MessageToDict(
+        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    # protobuf's JSON has 64-bit numbers as strings, for JavaScript's sake; they are numbers here.
+    for part, message in (
+        (values["counters"], reply.counters),
+        *zip(values["datasets"], reply.datasets, strict=True),
+        *zip(values["quarantine"], reply.quarantine, strict=True),
+    ):
+        part.update({name: getattr(message, name) for name in part})
+    return values
+
+
+def _fingerprints(reply: pb.DescribeReply) -> dict[str, str]:
+    prints = {f"fingerprint of {info.name!r}": info.fingerprint for info in reply.datasets}
+    return prints | {"pixel fingerprint": reply.pixel_fingerprint}
+
+
+def _table(address: str, reply: pb.DescribeReply) -> str:
+    counters = reply.counters
+    rate = counters.images / reply.uptime_s if reply.uptime_s else 0.0
+    width = max([8, *(len(info.name) for info in reply.datasets)])
+    lines = [
+        f"{address}: feeder {reply.version}, {reply.worker_id}, up {_duration(reply.uptime_s)}"
+        + (", DRAINING" if reply.draining else ""),
+        f"  decoder   {reply.decoder}, {reply.threads} threads, pixels {reply.pixel_fingerprint}",
+        f"  streams   {reply.live_streams} of {reply.max_streams}",
+        f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
+        f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
+        f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries",
+        f"  time      reading {counters.read_s:.1f} s, decoding {counters.decode_s:.1f} s, waiting for "
+        f"requests {counters.idle_s:.1f} s (sums over threads)",
+        f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint",
+    ]
+    for info in reply.datasets:
+        lines.append(
+            f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {_size(info.bytes):>10}  "
+            f"{info.fingerprint[:12]}"
+        )
+    if reply.quarantine:
+        lines.append(f"  bad       {counters.bad_records:,} times; the newest records:")
+        for bad in list(reply.quarantine)[:10]:
+            lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
+    return "\n".join(lines)
+
+
+def _size(nbytes: float) -> str:
+    units = ["B", "kB", "MB", "GB", "TB", "PB"]
+    while nbytes >= 1000 and len(units) > 1:
+        nbytes /= 1000
+        del units[0]
+    return f"{nbytes:.3g} {units[0]}"
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h"
+
+
+def _register_preview(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "preview",
+        help="a picture of what a trainer would see",
+        description="Writes a contact sheet (PNG) of the first batch, its labels under the images.",
+        epilog="examples:\n"
+        "  feeder preview --data /data/train/ -o sheet.png\n"
+        "  feeder preview --data '/data/val-*' --augment eval --images 64 -o sheet.png\n"
+        "  feeder preview --connect localhost:50051 --dataset train -o sheet.png\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--data", action="append", metavar="PATTERN", help="shards: a file, a glob or a folder"
+    )
+    source.add_argument("--connect", metavar="ADDR", help="workers to ask instead")
+    parser.add_argument("--dataset", metavar="NAME", help="which data set of the workers")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PNG", help="file to write")
+    parser.add_argument("--images", type=int, default=16, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--image-size", type=int, default=224, metavar="N", help="side in pixels (default: %(default)s)"
+    )
+    parser.add_argument("--augment", choices=["train", "eval", "none"], default="train")
+    parser.add_argument("--sampler", choices=["torchvision", "inception"], default="torchvision")
+    parser.add_argument("--seed", type=int, default=0)
+    _add_data_arguments(parser)
+    parser.set_defaults(run=_preview)
+
+
+def _preview(args: argparse.Namespace) -> int:
+    from feeder.cli.sheet import label_names, save_sheet
+
+    if not 1 <= args.images <= 1024:
+        raise ConfigError(f"--images must be in [1, 1024], got {args.images}")
+    if (args.connect is None) != (args.dataset is None):
+        raise ConfigError(
+            "--connect and --dataset go together: the workers' address, and which of their data sets"
+        )
+    images, labels = _remote_batch(args) if args.connect else _local_batch(args)
+    names = label_names(args.data or [])
+    save_sheet(args.output, images, [names.get(label, str(label)) for label in labels])
+    print(f"{args.output}: {len(images)} images")
+    return 0
+
+
+def _remote_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]]:
+    import feeder
+
+    with (
+        feeder.connect(args.connect) as client,
+        client.stream(
+            args.dataset,
+            batch_size=args.images,
+            seed=args.seed,
+            image_size=args.image_size,
+            augment=args.augment,
+            sampler=args.sampler,
+            remainder="pad",
+        ) as stream,
+    ):
+        batch = next(iter(stream))
+        return batch.images[batch.mask], batch.labels[batch.mask].tolist()
+
+
+def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]]:
+    import numpy as np
+
+    from feeder.batch import ChunkMaker
+    from feeder.decode import open_decoder
+    from feeder.order import default_lanes
+    from feeder.records import Dataset, RecordKeys
+    from feeder.spec import StreamSpec
+    from feeder.worker.cpus import decode_threads
+
+    keys = RecordKeys(image=args.image_key, label=args.label_key, label_base=args.label_base)
+    with (
+        Dataset.open(
+            "preview",
+            args.data,
+            keys=keys,
+            index_dir=args.index_dir,
+            build=not args.no_index_build,
+            progress=sys.stderr.isatty(),
+        ) as dataset,
+        closing(open_decoder(decode_threads()[0], args.decoder)) as decoder,
+    ):
+        spec = StreamSpec(
+            dataset="preview",
+            global_batch=args.images,
+            lanes=default_lanes(len(dataset), args.images, 1),
+            seed=args.seed,
+            image_size=args.image_size,
+            augment=args.augment,
+            sampler=args.sampler,
+            remainder="pad",
+        )
+        out = np.empty((args.images, args.image_size, args.image_size, 3), np.uint8)
+        maker = ChunkMaker(dataset, decoder, spec)
+        made = maker.make(maker.fetch(0, 0, range(args.images)), out)
+        for bad in made.bad:
+            print(f"feeder: {bad.shard}: record {bad.index}: {bad.reason}", file=sys.stderr)
+        shown = made.labels >= 0
+        return out[shown], made.labels[shown].tolist()

@@ -1,0 +1,74 @@
+"""Contact sheets: images in a grid, with captions."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from feeder.errors import ConfigError
+
+__all__ = ["label_names", "save_sheet"]
+
+Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+_GAP = 6
+_CAPTION = 16
+_BACKGROUND = (250, 250, 250)
+_INK = (40, 40, 40)
+
+
+def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -> None:
+    """Writes a PNG of images uint8 [n, H, W, 3] in a grid about as wide as high, a caption under each.
+
+    Raises:
+        ConfigError: no image, or the file cannot be written.
+    """
+    if not len(images):
+        raise ConfigError(f"nothing to show in {path}: no image could be made")
+    count, height, width, _ = images.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    step_x, step_y = width + _GAP, height + _CAPTION + _GAP
+    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default()
+    for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
+        x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
+        sheet.paste(Image.fromarray(pixels), (x, y))
+        draw.text((x, y + height + 1), _fit(draw, font, caption, width), fill=_INK, font=font)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        sheet.save(temporary, "PNG")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def label_names(patterns: Iterable[str]) -> dict[int, str]:
+    """Names of classes from the labels.json that `feeder pack` wrote beside the shards; empty without one."""
+    for pattern in patterns:
+        place = Path(pattern)
+        for folder in (place, place.parent):
+            try:
+                saved = json.loads((folder / "labels.json").read_text())
+            except (OSError, ValueError):
+                continue
+            if isinstance(saved, list):
+                return {number: str(name) for number, name in enumerate(saved)}
+    return {}
+
+
+def _fit(draw: ImageDraw.ImageDraw, font: Font, text: str, width: int) -> str:
+    text = text.encode("latin-1", "replace").decode("latin-1")  # what the built-in font can draw
+    while len(text) > 1 and draw.textlength(text, font=font) > width:
+        text = text[:-1]
+    return text

@@ -1,0 +1,54 @@
+"""What a worker is told at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from feeder.decode import Kind
+from feeder.errors import ConfigError
+from feeder.records import RecordKeys
+from feeder.wire.address import Address
+
+__all__ = ["WorkerConfig"]
+
+MAX_STREAMS = 4096
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Settings of one worker, checked.
+
+    Attributes:
+        datasets: by the name that clients ask for, the patterns of its shards (see Dataset.open).
+        listen: where to serve; port 0 lets the system choose.
+        threads: decode threads; None: see feeder.worker.cpus.
+        max_streams: consumers served at a time; each costs two threads.
+        drain_s: after SIGTERM, seconds until streams that still owe answers are cut.
+        decoder: "native", "portable", or "auto" for the first that is there.
+        keys: where image and label are in a record.
+        index_dir: folder of the indexes; None: beside the shards.
+        build_index: whether missing or stale indexes are built at start.
+    """
+
+    datasets: Mapping[str, tuple[str, ...]]
+    listen: Address
+    threads: int | None = None
+    max_streams: int = 64
+    drain_s: float = 30.0
+    decoder: Kind = "auto"
+    keys: RecordKeys = field(default_factory=RecordKeys)
+    index_dir: Path | None = None
+    build_index: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.datasets:
+            raise ConfigError("no data set given: use --dataset NAME=PATTERN")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise ConfigError(f"--threads must be in [1, {MAX_THREADS}], got {self.threads}")
+        if not 1 <= self.max_streams <= MAX_STREAMS:
+            raise ConfigError(f"--max-streams must be in [1, {MAX_STREAMS}], got {self.max_streams}")
+        if not 0 <= self.drain_s <= 86400:
+            raise ConfigError(f"--drain-s must be in [0, 86400] seconds, got {self.drain_s}")

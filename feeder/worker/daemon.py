@@ -1,0 +1,186 @@
+"""The life of a worker: startup, serve, drain, shutdown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from feeder.decode import open_decoder, pixel_fingerprint
+from feeder.records import Dataset
+from feeder.wire import SERVICE
+from feeder.wire.address import Address
+from feeder.wire.channel import SERVER_OPTIONS
+from feeder.worker.config import WorkerConfig
+from feeder.worker.cpus import decode_threads
+from feeder.worker.listen import bind, release
+from feeder.worker.pipeline import Pipeline
+from feeder.worker.quarantine import Quarantine
+from feeder.worker.servicer import FeederServicer, Identity
+from feeder.worker.sessions import SessionRegistry
+
+__all__ = ["serve"]
+
+log = logging.getLogger(__name__)
+
+SPARE_THREADS = 8
+"""gRPC threads beyond one a stream: for Describe, health, reflection, and streams that are refused."""
+
+SPARE_CALLS = 64
+"""Calls beyond one a stream that may wait for a thread; more are refused by gRPC itself."""
+
+STOP_GRACE_S = 1.0
+
+EXIT_CUT = 1
+"""Exit code where streams were cut, because drain_s passed or a second signal came."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
+    """Runs a worker until SIGTERM or SIGINT; call it from the main thread. A second signal forces the end.
+
+    Args:
+        on_ready: is told the address, once, when the worker answers there.
+
+    Returns:
+        Exit code: 0 after a clean drain, 1 where streams had to be cut.
+
+    Raises:
+        ConfigError: the address is in use, no shard matches, or another setting is wrong.
+        BadShard, StorageError: a shard or its index cannot be used.
+    """
+    with ExitStack() as stack:
+        # Until here a signal ends the process as usual: an index in the making is not waited for.
+        worker = _Worker(config, stack)
+        inbox = stack.enter_context(_signals())
+        on_ready(worker.address)
+        log.info("%s came", inbox.get())
+        return worker.drain(inbox)
+
+
+@contextmanager
+def _signals() -> Iterator[SimpleQueue[str]]:
+    """Names of the signals that come meanwhile, in a queue that a handler may write to at any time."""
+    inbox: SimpleQueue[str] = SimpleQueue()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        inbox.put(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    try:
+        yield inbox
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Worker:
+    """Startup, and drain; what is to be undone afterwards is left with `stack`."""
+
+    def __init__(self, config: WorkerConfig, stack: ExitStack) -> None:
+        threads, reason = decode_threads(config.threads)
+        # Few calls keep the decoder's own threads busy: while one is in Python, the next is decoded.
+        callers = 2 + threads // 8
+        readers = min(8, 1 + threads // 2)
+        self._config = config
+        self._pool = ThreadPoolExecutor(config.max_streams + SPARE_THREADS, thread_name_prefix="feeder-grpc")
+        stack.callback(self._pool.shutdown)
+        self._server = grpc.server(
+            self._pool,
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=config.max_streams + SPARE_CALLS,
+        )
+        # First of all, since it fails at once where indexing takes long.
+        self.address = bind(self._server, config.listen)
+        stack.callback(release, self.address)
+        stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
+
+        datasets = {}
+        for name, patterns in config.datasets.items():
+            datasets[name] = stack.enter_context(
+                Dataset.open(
+                    name,
+                    patterns,
+                    keys=config.keys,
+                    index_dir=config.index_dir,
+                    build=config.build_index,
+                    progress=sys.stderr.isatty(),
+                )
+            )
+            log.info(
+                "data set %s: %d records in %d shards, %.1f MB, fingerprint %s",
+                name,
+                len(datasets[name]),
+                len(datasets[name].shards),
+                datasets[name].nbytes / 1e6,
+                datasets[name].fingerprint[:12],
+            )
+        decoder = open_decoder(threads, config.decoder)
+        stack.callback(decoder.close)
+        pixels = pixel_fingerprint(decoder)
+        log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
+
+        quarantine = Quarantine()
+        self._sessions = SessionRegistry(config.max_streams)
+        self._pipeline = Pipeline(readers, callers, quarantine)
+        stack.callback(self._pipeline.close)
+        worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        identity = Identity(worker_id, threads, pixels)
+        servicer = FeederServicer(identity, datasets, decoder, self._sessions, self._pipeline, quarantine)
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        self._server.add_generic_rpc_handlers((servicer.handler(),))
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        # Again, so that it comes before the pipeline ends.
+        stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
+        self._server.start()
+
+    def drain(self, inbox: SimpleQueue[str]) -> int:
+        """Answers what is owed, until drain_s passed or another signal comes."""
+        self._health.enter_graceful_shutdown()
+        self._sessions.drain()
+        self._pipeline.drain()
+        log.info("draining %d streams, for at most %g s", self._sessions.live, self._config.drain_s)
+        deadline_s = time.monotonic() + self._config.drain_s
+        idle = threading.Thread(target=self._tell_idle, args=(inbox,), name="feeder-idle", daemon=True)
+        idle.start()
+        try:
+            reason = inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
+        except Empty:
+            reason = "the deadline passed"
+        cut = self._sessions.live
+        if cut:
+            log.warning("%s: cutting %d streams", reason, cut)
+            self._server.stop(None).wait()
+        idle.join()
+        return EXIT_CUT if cut else 0
+
+    def _tell_idle(self, inbox: SimpleQueue[str]) -> None:
+        if self._sessions.wait_idle(self._config.drain_s):
+            inbox.put("all streams ended")
+
+    def _health_pool(self, stack: ExitStack) -> ThreadPoolExecutor:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="feeder-health")
+        stack.callback(pool.shutdown)
+        return pool

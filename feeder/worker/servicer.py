@@ -1,0 +1,234 @@
+"""feeder.v1.Feeder: translates calls into sessions, streams and the pipeline, and errors into statuses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import grpc
+
+import feeder
+from feeder.batch import ChunkMaker
+from feeder.decode import Decoder
+from feeder.errors import Closed, FeederError, ProtocolError, WorkersDisagree
+from feeder.records import Dataset
+from feeder.wire import PROTOCOL, SERVICE
+from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
+from feeder.wire.messages import Open, Opened
+from feeder.wire.status import Refusal, to_status
+from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.pipeline import Pipeline
+from feeder.worker.quarantine import Quarantine
+from feeder.worker.sessions import SessionRegistry, Ticket
+from feeder.worker.stream import Stream
+
+__all__ = ["FeederServicer", "Identity"]
+
+log = logging.getLogger(__name__)
+
+OPEN_DEADLINE_S = 10.0
+"""A call that does not say Open for so long is ended: it takes the place of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker says of itself; threads are those that decode."""
+
+    worker_id: str
+    threads: int
+    pixel_fingerprint: str
+
+
+class FeederServicer:
+    """Answers calls on gRPC's threads; each Feed call has a second thread that reads requests."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        datasets: Mapping[str, Dataset],
+        decoder: Decoder,
+        sessions: SessionRegistry,
+        pipeline: Pipeline,
+        quarantine: Quarantine,
+    ) -> None:
+        self._identity = identity
+        self._datasets = datasets
+        self._decoder = decoder
+        self._sessions = sessions
+        self._pipeline = pipeline
+        self._quarantine = quarantine
+        self._started_s = time.monotonic()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a grpc.Server wants; Feed's messages are raw bytes on both sides."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Describe": grpc.unary_unary_rpc_method_handler(
+                    self.describe,
+                    request_deserializer=pb.DescribeRequest.FromString,
+                    response_serializer=pb.DescribeReply.SerializeToString,
+                ),
+                "Feed": grpc.stream_stream_rpc_method_handler(self.feed),
+            },
+        )
+
+    def describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeReply:
+        """What the worker is, what it serves, and what it did since its start."""
+        counters = self._pipeline.counters()
+        datasets = self._datasets
+        return pb.DescribeReply(
+            version=feeder.__version__,
+            worker_id=self._identity.worker_id,
+            threads=self._identity.threads,
+            decoder=self._decoder.name,
+            pixel_fingerprint=self._identity.pixel_fingerprint,
+            datasets=[
+                pb.DatasetInfo(
+                    name=name,
+                    records=len(dataset),
+                    shards=len(dataset.shards),
+                    fingerprint=dataset.fingerprint,
+                    bytes=dataset.nbytes,
+                )
+                for name, dataset in datasets.items()
+            ],
+            draining=self._sessions.draining,
+            live_streams=self._sessions.live,
+            max_streams=self._sessions.max_streams,
+            counters=pb.Counters(
+                images=counters.images,
+                chunks=counters.chunks,
+                bytes_read=sum(dataset.bytes_read for dataset in datasets.values()),
+                bytes_sent=counters.bytes_sent,
+                bad_records=counters.bad_records,
+                storage_retries=sum(dataset.storage_retries for dataset in datasets.values()),
+                read_s=counters.read_s,
+                decode_s=counters.decode_s,
+                idle_s=counters.idle_s,
+            ),
+            uptime_s=time.monotonic() - self._started_s,
+            quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],
+        )
+
+    def feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """One consumer's stream."""
+        try:
+            ticket = self._sessions.enter()
+        except Refusal as error:
+            log.info("%s: %s", context.peer(), error)
+            _abort(context, error)
+        stream = Stream(ticket.number)
+        end = self._ending(stream, ticket)
+        try:
+            # Also runs when the client goes while nobody here is at work on the call.
+            if not context.add_callback(end):
+                return
+            threading.Thread(
+                target=self._receive,
+                args=(requests, stream, ticket, context.peer()),
+                name=f"feeder-receive-{ticket.number}",
+                daemon=True,
+            ).start()
+            stream.wait_opened(OPEN_DEADLINE_S)
+            yield encode_reply(Opened(self._identity.worker_id, self._pipeline.max_outstanding))
+            yield from self._pipeline.answers(stream)
+        except FeederError as error:
+            log.info("stream %d: %s", ticket.number, error)
+            _abort(context, error)
+        finally:
+            end()
+
+    def _open(self, opening: Open, stream: Stream, ticket: Ticket, peer: str) -> None:
+        maker = self._maker(opening)
+        self._sessions.claim(ticket, opening)
+        self._pipeline.open(stream, maker)
+        spec = opening.spec
+        log.info(
+            "stream %d opened: %s, %s, job %r, consumer %d of %d, batch %d, %s, %d px",
+            ticket.number,
+            peer,
+            spec.dataset,
+            opening.job,
+            opening.consumer_index,
+            opening.consumer_count,
+            spec.global_batch,
+            spec.augment,
+            spec.image_size,
+        )
+        stream.opened()
+        if self._sessions.draining:
+            self._pipeline.drain()  # it came in just before, and would not hear of it
+
+    def _maker(self, opening: Open) -> ChunkMaker:
+        if opening.protocol != PROTOCOL:
+            raise ProtocolError(f"the client speaks protocol {opening.protocol}, this worker {PROTOCOL}")
+        name = opening.spec.dataset
+        dataset = self._datasets.get(name)
+        if dataset is None:
+            raise Refusal(
+                grpc.StatusCode.NOT_FOUND,
+                f"no data set {name!r} here; this worker serves {', '.join(map(repr, self._datasets))}",
+            )
+        if opening.fingerprint != dataset.fingerprint:
+            raise WorkersDisagree(
+                f"data set {name!r}: the client expects the data {opening.fingerprint[:12]}, this worker has "
+                f"{dataset.fingerprint[:12]}: all workers of a data set must serve the same shards"
+            )
+        if opening.pixel_fingerprint != self._identity.pixel_fingerprint:
+            raise WorkersDisagree(
+                f"the client expects the pixels {opening.pixel_fingerprint}, this worker makes "
+                f"{self._identity.pixel_fingerprint} ({self._decoder.name}): all workers of a stream "
+                f"must have the same decoder"
+            )
+        maker = ChunkMaker(dataset, self._decoder, opening.spec)
+        maker.order.consumer_lanes(
+            opening.consumer_index, opening.consumer_count
+        )  # raises where they do not fit
+        return maker
+
+    def _receive(self, requests: Iterator[bytes], stream: Stream, ticket: Ticket, peer: str) -> None:
+        opened = False
+        try:
+            for data in requests:
+                request = parse_request(data)
+                if isinstance(request, Open) == opened:
+                    raise ProtocolError("Open must be the first message of a stream, and come once")
+                if isinstance(request, Open):
+                    self._open(request, stream, ticket, peer)
+                    opened = True
+                else:
+                    self._pipeline.ask(stream, request)
+            stream.finish()
+        except FeederError as error:
+            stream.fail(error)
+        except grpc.RpcError:
+            stream.close()  # the call is over
+        except Exception as error:
+            log.exception("stream %d: reading requests failed", stream.number)
+            stream.fail(FeederError(f"{type(error).__name__}: {error}"))
+
+    def _ending(self, stream: Stream, ticket: Ticket) -> Callable[[], None]:
+        started_s = time.monotonic()
+        ended = threading.Lock()
+
+        def end() -> None:
+            if not ended.acquire(blocking=False):
+                return
+            stream.close()
+            self._pipeline.close_stream(stream)
+            self._sessions.leave(ticket)
+            log.info("stream %d closed after %.1f s", ticket.number, time.monotonic() - started_s)
+
+        return end
+
+
+def _abort(context: grpc.ServicerContext, error: FeederError) -> NoReturn:
+    if isinstance(error, Closed):
+        raise error
+    context.abort(*to_status(error))
+    raise AssertionError("abort always raises")

@@ -1,0 +1,110 @@
+"""One Feed call, between the thread that reads requests, the pipeline, and the thread that sends answers."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+from feeder.errors import Closed, FeederError, ProtocolError
+from feeder.worker.scheduler import Job
+
+__all__ = ["Answer", "Stream"]
+
+
+class Answer(NamedTuple):
+    """A FeedReply as bytes, the job that it answers if any, and the images in it."""
+
+    data: bytes
+    job: Job | None = None
+    images: int = 0
+
+
+class Stream:
+    """Collects answers for the thread that sends them; ends once, for whatever reason comes first.
+
+    Holds at most one answer for each request that is unanswered, and two more: the scheduler sees to that.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._changed = threading.Condition()
+        self._opened = False
+        self._answers: deque[Answer] = deque()
+        self._error: FeederError | None = None
+        self._finishing = False
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for answers any more."""
+        return self._closed
+
+    def opened(self) -> None:
+        """The client's Open was accepted."""
+        with self._changed:
+            self._opened = True
+            self._changed.notify_all()
+
+    def wait_opened(self, timeout_s: float) -> None:
+        """Waits until the client's Open was accepted.
+
+        Raises:
+            ProtocolError: the client ended its side before, or sent nothing in time.
+            Closed: the call ended.
+            FeederError: what `fail` was told.
+        """
+        with self._changed:
+            in_time = self._changed.wait_for(
+                lambda: self._opened or self._error or self._finishing or self._closed, timeout_s
+            )
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise Closed("the call ended before the stream was open")
+            if not self._opened:
+                what = "the client ended its side" if in_time else f"nothing came within {timeout_s:g} s"
+                raise ProtocolError(f"the first message must be Open: {what}")
+
+    def put(self, answer: Answer) -> None:
+        """An answer is ready to be sent."""
+        with self._changed:
+            self._answers.append(answer)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """No more requests will come, or be waited for: the stream ends once nothing is owed."""
+        with self._changed:
+            self._finishing = True
+            self._changed.notify_all()
+
+    def fail(self, error: FeederError) -> None:
+        """The stream ends with an error, before any answer that waits."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """The call is over; answers that wait are dropped."""
+        with self._changed:
+            self._closed = True
+            self._answers.clear()
+            self._changed.notify_all()
+
+    def next(self, owes: bool) -> Answer | None:
+        """Waits for the next answer to send; None when the stream ends.
+
+        Args:
+            owes: whether any request is unanswered; only the caller's own thread can make that false.
+
+        Raises:
+            FeederError: what `fail` was told.
+        """
+        with self._changed:
+            # Without a deadline: each way in which a call ends, gRPC's keepalive included, leads to `close`.
+            self._changed.wait_for(
+                lambda: self._answers or self._error or self._closed or (self._finishing and not owes)
+            )
+            if self._error is not None:
+                raise self._error
+            return self._answers.popleft() if self._answers else None
