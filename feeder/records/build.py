@@ -44,8 +44,8 @@ def ensure_indexes(
 ) -> list[ShardIndex]:
     """The memory-mapped indexes of all shards, in their order.
 
-    Shards are indexed by threads, not processes: reading holds no GIL, and what does (crc and parse, 20 to 30 us
-    a record) still leaves 3 GB/s and more for records of 100 kB, which is above what most storage gives.
+    Shards are indexed by threads, not processes: reading holds no GIL, and what does (crc and parse, 20 to
+    30 us a record) still leaves 3 GB/s and more for records of 100 kB, more than most storage gives.
 
     Args:
         shards: files to index.

@@ -23,7 +23,7 @@ from feeder.records.index import ShardIndex, ShardState
 from feeder.records.shards import expand
 from feeder.records.storage import retry
 
-__all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo"]
+__all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
 
 MAX_OPEN_SHARDS = 128
 """Shard files kept open; half of 256, the lowest descriptor limit in common use."""
@@ -90,8 +90,8 @@ class _OpenFile:
 class _OpenFiles:
     """Descriptors of recently read shards, at most `limit` beyond those in use at this moment.
 
-    A descriptor is closed only while nobody reads from it, so that its number cannot come to mean another file
-    in the middle of a read.
+    A descriptor is closed only while nobody reads from it, so that its number cannot come to mean another
+    file in the middle of a read.
     """
 
     def __init__(self, limit: int) -> None:
@@ -156,11 +156,19 @@ class _OpenFiles:
                 os.close(self._files.pop(number).fd)
 
 
+def fingerprint(indexes: Sequence[ShardIndex]) -> str:
+    """Hex sha256 of the content of shards in this order; names, places and times of the files play no part."""
+    digest = hashlib.sha256(b"feeder data set 1")
+    for index in indexes:
+        digest.update(bytes.fromhex(index.content))
+    return digest.hexdigest()
+
+
 class Dataset:
     """Random access to the records of a sorted list of shards.
 
-    Records are numbered from 0 over all shards. Numbers are stable: a bad record keeps its number, and what is
-    lost behind a break in a shard counts as one bad record.
+    Records are numbered from 0 over all shards. Numbers are stable: a bad record keeps its number, and what
+    is lost behind a break in a shard counts as one bad record.
 
     Attributes:
         name: what clients call the data set.
@@ -178,11 +186,8 @@ class Dataset:
         keys: RecordKeys,
         max_open: int,
     ) -> None:
-        digest = hashlib.sha256(b"feeder data set 1")
-        for index in indexes:
-            digest.update(bytes.fromhex(index.content))
         self.name = name
-        self.fingerprint = digest.hexdigest()
+        self.fingerprint = fingerprint(indexes)
         self.shards = tuple(
             ShardInfo(path.name, path, len(index), int(index.length.sum(dtype="u8")), index.damage)
             for path, index in zip(shards, indexes, strict=True)

@@ -1,7 +1,7 @@
 """Finds the image and the label in a serialized tf.train.Example, without TensorFlow and without a copy.
 
     Example  { Features features = 1; }
-    Features { map<string, Feature> feature = 1; }   on the wire repeated { string key = 1; Feature value = 2; }
+    Features { map<string, Feature> feature = 1; }   on the wire: repeated { key = 1; value = 2; }
     Feature  { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
     XxxList  { repeated xxx value = 1; }             numbers packed or not
 
@@ -11,13 +11,13 @@ Features that were not asked for are skipped by their length and not looked into
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from feeder.errors import ConfigError
 
-__all__ = ["Example", "ExampleError", "RecordKeys", "parse_example", "zero_based"]
+__all__ = ["Example", "ExampleError", "RecordKeys", "encode_example", "parse_example", "zero_based"]
 
 MAX_LABEL = 2**31 - 1
 """Labels are int32 in the index and on the wire."""
@@ -112,6 +112,31 @@ def zero_based(label: int, keys: RecordKeys) -> int:
     return number
 
 
+def encode_example(features: Mapping[str, bytes | int]) -> bytes:
+    """A serialized Example with one value a feature, in the order of the mapping; integers in [0, 2**63)."""
+    entries = []
+    for name, value in features.items():
+        if isinstance(value, int):
+            feature = _delimited(0x1A, _delimited(0x0A, _encode_varint(value)))
+        else:
+            feature = _delimited(0x0A, _delimited(0x0A, value))
+        entries.append(_delimited(0x0A, _delimited(0x0A, name.encode()) + _delimited(0x12, feature)))
+    return _delimited(0x0A, b"".join(entries))
+
+
+def _delimited(tag: int, content: bytes) -> bytes:
+    return bytes((tag,)) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 class _Malformed(Exception):
     """The bytes break the wire format."""
 
@@ -132,7 +157,7 @@ def _varint(data: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def _fields(data: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, wire type, start, stop) of each field in data[pos:end]; its value is data[start:stop]."""
+    """(field number, wire type, start, stop) of each field in data[pos:end]; value: data[start:stop]."""
     while pos < end:
         tag, pos = _varint(data, pos, end)
         number, wire = tag >> 3, tag & 7
@@ -161,7 +186,7 @@ def _find(
     """Notes where the Features of two keys lie among the map entries in data[pos:end].
 
     Written out for the layout that every writer produces (each entry a key and then its value); an entry of
-    another layout takes the general way. An entry whose key has another length than both costs a few steps only.
+    another layout takes the general way. An entry whose key has another length than both costs a few steps.
     """
     lengths = {len(first): first, len(second): second} if len(first) != len(second) else {}
     while pos < end:

@@ -1,8 +1,8 @@
 """The sidecar index of a shard: where each record and its image lie, its label, its crc.
 
 An index is an Arrow IPC file with one record batch, memory-mapped when it is read: it costs address space, no
-heap. Its schema metadata says which shard it was made from (size, times, inode), with which keys, and the crc32c
-of the whole. With an index, any record is one ranged read, and its image a slice of that.
+heap. Its schema metadata says which shard it was made from (size, times, inode), with which keys, and the
+crc32c of the whole. With an index, any record is one ranged read, and its image a slice of that.
 """
 
 from __future__ import annotations

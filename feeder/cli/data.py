@@ -1,0 +1,302 @@
+"""`feeder pack`, `synth`, `index` and `verify`: making data sets and checking them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feeder.records import RecordKeys
+
+__all__ = ["register"]
+
+EXIT_FOUND_BAD = 1
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands of this module."""
+    _register_pack(subparsers)
+    _register_synth(subparsers)
+    _register_index(subparsers)
+    _register_verify(subparsers)
+
+
+def _add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how records are read: keys, label base, place of the indexes."""
+    group = parser.add_argument_group("how the records are read")
+    group.add_argument(
+        "--image-key", default="image/encoded", metavar="KEY", help="feature of the image (%(default)s)"
+    )
+    group.add_argument(
+        "--label-key", default="image/class/label", metavar="KEY", help="feature of the class (%(default)s)"
+    )
+    group.add_argument(
+        "--label-base",
+        type=int,
+        default=1,
+        metavar="N",
+        help="label of the first class in the records; 1 where 0 is background, as in the reference (%(default)s)",
+    )
+    group.add_argument(
+        "--index-dir", type=Path, metavar="DIR", help="keep indexes there, not beside the shards"
+    )
+
+
+def _command(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    help_line: str,
+    text: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    return subparsers.add_parser(
+        name,
+        help=help_line,
+        description=text,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _register_pack(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        subparsers,
+        "pack",
+        "make TFRecord shards of a folder of images",
+        "Packs images into TFRecord shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with\n"
+        "ImageNet names (n01440764_10026.JPEG: the class comes before the underscore). Files are kept byte for byte.\n"
+        "Writes NAME-00000-of-NNNNN, an index beside each, and labels.json. Nothing half-written ever has a final name.",
+        "  feeder pack photos/ shards/ --shards 16\n"
+        "  feeder pack photos/ shards/ --shards 16 --holdout 0.1     # a tenth of each class into validation-*",
+    )
+    parser.add_argument("src", type=Path, metavar="SRC", help="folder of images")
+    parser.add_argument("dst", type=Path, metavar="DST", help="folder for the shards")
+    parser.add_argument("--shards", type=int, required=True, metavar="N", help="number of shards")
+    parser.add_argument("--name", default="train", help="name of the set, in the shard names (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
+    parser.add_argument(
+        "--label-base", type=int, default=1, metavar="N", help="label of the first class (%(default)s)"
+    )
+    parser.add_argument(
+        "--holdout",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of each class for validation-* shards",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="fail on a file that is no image, instead of skipping it"
+    )
+    parser.add_argument("--force", action="store_true", help="replace shards of these names")
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=_pack)
+
+
+def _pack(args: argparse.Namespace) -> int:
+    from feeder.records.pack import LABELS_FILE, pack
+
+    result = pack(
+        args.src,
+        args.dst,
+        shards=args.shards,
+        seed=args.seed,
+        name=args.name,
+        label_base=args.label_base,
+        holdout=args.holdout,
+        strict=args.strict,
+        force=args.force,
+        jobs=args.jobs,
+        progress=_progress(),
+    )
+    if args.json:
+        _print_json(
+            {
+                "records": result.records,
+                "holdout": result.holdout,
+                "classes": len(result.classes),
+                "labels": str(args.dst / LABELS_FILE),
+                "shards": [str(path) for path in result.shards],
+                "bytes": result.nbytes,
+                "skipped": [{"file": file, "reason": reason} for file, reason in result.skipped],
+            }
+        )
+        return 0
+    for file, reason in result.skipped:
+        print(f"skipped {file}: {reason}", file=sys.stderr)
+    held = f" and {result.holdout} held out" if result.holdout else ""
+    skipped = f", {len(result.skipped)} files skipped" if result.skipped else ""
+    print(
+        f"{args.dst}: {result.records} images{held} of {len(result.classes)} classes in {len(result.shards)} shards, "
+        f"{result.nbytes / 1e6:.1f} MB{skipped}"
+    )
+    return 0
+
+
+def _register_synth(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        subparsers,
+        "synth",
+        "make a folder of synthetic photographs",
+        "Draws photo-like JPEGs into class folders: natural-spectrum backgrounds with objects whose hue and shape tell\n"
+        "the classes apart, in the sizes, qualities and subsamplings of ImageNet (110 kB on average). Same seed, same\n"
+        "files.",
+        "  feeder synth photos/ --images 2000 --classes 10\n  feeder pack photos/ shards/ --shards 8",
+    )
+    parser.add_argument("dst", type=Path, metavar="DST", help="folder to make; must be empty or missing")
+    parser.add_argument("--images", type=int, required=True, metavar="N", help="number of images")
+    parser.add_argument(
+        "--classes", type=int, required=True, metavar="K", help="number of classes, at most 1000"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="%(default)s unless given")
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.set_defaults(run=_synth)
+
+
+def _synth(args: argparse.Namespace) -> int:
+    from feeder.records.synth import synth
+
+    result = synth(args.dst, args.images, args.classes, seed=args.seed, jobs=args.jobs, progress=_progress())
+    print(
+        f"{args.dst}: {result.images} images of {len(result.classes)} classes, {result.nbytes / 1e6:.1f} MB"
+    )
+    return 0
+
+
+def _register_index(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        subparsers,
+        "index",
+        "build the indexes of shards",
+        "Reads each shard once and writes its index, unless a good one is there. A worker does the same when it starts.\n"
+        "A PATTERN is a shard, a glob in quotes, or a folder, which stands for all shards in it.",
+        "  feeder index shards/\n  feeder index '/data/imagenet/train-*' --index-dir /shared/indexes --jobs 16",
+    )
+    parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
+    _add_record_options(parser)
+    parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=_index)
+
+
+def _index(args: argparse.Namespace) -> int:
+    import time
+
+    from feeder.records.build import ensure_indexes
+    from feeder.records.dataset import fingerprint
+    from feeder.records.shards import expand
+
+    shards = expand(args.patterns)
+    built: list[Path] = []
+    started = time.monotonic()
+    indexes = ensure_indexes(
+        shards,
+        _keys(args),
+        index_dir=args.index_dir,
+        force=args.force,
+        jobs=args.jobs,
+        progress=_progress(),
+        on_built=lambda shard, reason: built.append(shard),
+    )
+    seconds = time.monotonic() - started
+    nbytes = sum(index.state.size for index in indexes)
+    records = sum(len(index) for index in indexes)
+    bad = sum(int((index.label < 0).sum()) for index in indexes)
+    if args.json:
+        _print_json(
+            {
+                "shards": len(shards),
+                "built": len(built),
+                "records": records,
+                "bad": bad,
+                "damaged": {
+                    str(path): index.damage
+                    for path, index in zip(shards, indexes, strict=True)
+                    if index.damage
+                },
+                "bytes": nbytes,
+                "seconds": round(seconds, 3),
+                "fingerprint": fingerprint(indexes),
+            }
+        )
+        return 0
+    rate = sum(path.stat().st_size for path in built) / 1e6 / max(seconds, 1e-9)
+    speed = f" at {rate:.0f} MB/s" if built else ""
+    print(
+        f"{len(shards)} shards, {records} records, {nbytes / 1e6:.1f} MB: {len(built)} indexes built{speed}"
+    )
+    if bad:
+        print(f"{bad} records cannot be used: run feeder verify to list them", file=sys.stderr)
+    return 0
+
+
+def _register_verify(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        subparsers,
+        "verify",
+        "check the crc of every record and decode every image",
+        "Reads every record, checks its crc, and decodes every row of its image. Lists what is bad, one record a line.\n"
+        "Exit code 0: all good, 1: something is bad, 2: it could not be checked.",
+        "  feeder verify shards/\n  feeder verify '/data/imagenet/train-*' --json > report.json",
+    )
+    parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
+    _add_record_options(parser)
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from feeder.cli.verify import verify
+    from feeder.records import Dataset
+
+    with Dataset.open(
+        "verify",
+        args.patterns,
+        keys=_keys(args),
+        index_dir=args.index_dir,
+        jobs=args.jobs,
+        progress=_progress(),
+    ) as dataset:
+        bad = verify(dataset, jobs=args.jobs, progress=_progress())
+        records, shards = len(dataset), len(dataset.shards)
+    if args.json:
+        _print_json(
+            {
+                "records": records,
+                "shards": shards,
+                "bad": [
+                    {"shard": error.shard, "index": error.index, "reason": error.reason} for error in bad
+                ],
+            }
+        )
+    else:
+        for error in bad:
+            print(f"{error.shard}\t{error.index}\t{error.reason}")
+        print(f"{records} records in {shards} shards: {len(bad) or 'none'} bad", file=sys.stderr)
+    return EXIT_FOUND_BAD if bad else 0
+
+
+def _keys(args: argparse.Namespace) -> RecordKeys:
+    from feeder.records import RecordKeys
+
+    return RecordKeys(args.image_key, args.label_key, args.label_base)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _progress() -> bool:
+    return sys.stderr.isatty()
+
+
+def _print_json(result: dict[str, object]) -> None:
+    print(json.dumps(result, indent=1))

@@ -1,0 +1,395 @@
+"""Turns a folder of images into TFRecord shards, with the features that the reference ImageNet converters write."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import simplejpeg
+from PIL import Image
+from tqdm import tqdm
+
+from feeder.errors import ConfigError, DataError, StorageError
+from feeder.records.build import ensure_indexes
+from feeder.records.example import MAX_LABEL, RecordKeys, encode_example
+from feeder.records.index import index_path
+from feeder.records.tfrecord import MAX_RECORD_BYTES, frame
+
+__all__ = ["LABELS_FILE", "PackResult", "find_images", "pack", "split"]
+
+LABELS_FILE = "labels.json"
+HOLDOUT_NAME = "validation"
+MAX_SHARDS = 99_999
+
+_SUFFIXES = (".jpeg", ".jpg", ".png", ".gif", ".webp", ".bmp")
+_OTHER_FORMATS = ("PNG", "GIF", "WEBP", "BMP", "JPEG")
+_SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TEMPORARY = ".feeder-pack-"
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """What was written.
+
+    Attributes:
+        records: images in the main shards.
+        holdout: images in the validation shards.
+        classes: class names; the position is the label from 0.
+        shards: paths of all shards.
+        nbytes: size of all shards.
+        skipped: (file, reason) of what could not be packed, sorted by file.
+    """
+
+    records: int
+    holdout: int
+    classes: list[str]
+    shards: list[Path]
+    nbytes: int
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """Images of a folder and their classes.
+
+    A folder that holds folders is read as class folders (SRC/CLASS/**/IMAGE); otherwise names must be ImageNet's, with
+    the class in front of the first underscore (SRC/n01440764_10026.JPEG). Hidden files and files that do not end like
+    an image are passed over.
+
+    Returns:
+        Class names, sorted, and for each image its path below `src` and its label from 0, sorted by path.
+
+    Raises:
+        ConfigError: there is no image, both layouts at once, or a name without a class.
+        StorageError: the folder cannot be read.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise StorageError(f"{error.filename}: cannot read: {error.strerror}") from error
+
+    if not src.is_dir():
+        raise ConfigError(f"{src}: no such folder")
+    flat: list[str] = []
+    in_folders: list[str] = []
+    for folder, folders, names in os.walk(src, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found = in_folders if Path(folder) != src else flat
+        below = os.path.relpath(folder, src)
+        found.extend(
+            os.path.normpath(os.path.join(below, name))
+            for name in names
+            if not name.startswith(".") and name.lower().endswith(_SUFFIXES)
+        )
+    if flat and in_folders:
+        raise ConfigError(
+            f"{src}: holds images both beside and in folders ({flat[0]}, {in_folders[0]}): use one way"
+        )
+    if not flat and not in_folders:
+        raise ConfigError(f"{src}: no image in it (looked for {', '.join(_SUFFIXES)})")
+    if flat and (nameless := [name for name in sorted(flat) if "_" not in name.lstrip("_")]):
+        raise ConfigError(
+            f"{src}: {len(nameless)} names have no class, such as {nameless[0]}: "
+            f"put images into class folders, or name them CLASS_NUMBER.JPEG"
+        )
+    class_of = {
+        path: path.split("_")[0] if flat else path.split(os.sep)[0] for path in sorted(flat or in_folders)
+    }
+    classes = sorted(set(class_of.values()))
+    labels = {name: label for label, name in enumerate(classes)}
+    return classes, [(path, labels[name]) for path, name in class_of.items()]
+
+
+def split(
+    images: Sequence[tuple[str, int]], seed: int, holdout: float
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Shuffles images and takes the given share of each class away, at least one image a class staying.
+
+    The order is that of a hash of seed and path, so it is the same everywhere, and an image more leaves the order of
+    the others alone.
+    """
+
+    def key(image: tuple[str, int]) -> bytes:
+        return hashlib.sha256(b"%d\0" % seed + os.fsencode(image[0])).digest()
+
+    shuffled = sorted(images, key=key)
+    if not holdout:
+        return shuffled, []
+    sizes: dict[int, int] = {}
+    for _, label in shuffled:
+        sizes[label] = sizes.get(label, 0) + 1
+    quota = {label: min(size - 1, int(size * holdout + 0.5)) for label, size in sizes.items()}
+    kept: list[tuple[str, int]] = []
+    held: list[tuple[str, int]] = []
+    for image in shuffled:
+        if quota[image[1]] > 0:
+            quota[image[1]] -= 1
+            held.append(image)
+        else:
+            kept.append(image)
+    return kept, held
+
+
+def pack(
+    src: Path,
+    dst: Path,
+    *,
+    shards: int,
+    seed: int = 0,
+    name: str = "train",
+    label_base: int = 1,
+    holdout: float = 0.0,
+    strict: bool = False,
+    force: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> PackResult:
+    """Writes dst/NAME-00000-of-NNNNN and so on, their indexes, and the label map labels.json.
+
+    Files are kept byte for byte, whatever their format. Shards are written under a hidden folder and get their names
+    only when all are complete, so that nobody sees half a shard.
+
+    Args:
+        src: folder of images, see find_images().
+        dst: folder for the shards; made if it is missing.
+        shards: number of shards, at most one an image.
+        seed: of the shuffle; the same seed and files give the same bytes.
+        name: of the set, in the shard names.
+        label_base: label of the first class in the records.
+        holdout: share in [0, 1) of each class that goes into validation-* shards instead; of a class with one image
+            nothing.
+        strict: fail on the first file that is not an image, instead of leaving it out.
+        force: replace shards of these names.
+        jobs: threads, each of which writes one shard at a time and holds one image; None takes the usable cores.
+        progress: show a bar on stderr.
+
+    Raises:
+        ConfigError: an argument is wrong, there is nothing to pack, or such shards exist.
+        DataError: a file is not an image, under `strict`; or none is.
+        StorageError: reading or writing failed.
+    """
+    if not 1 <= shards <= MAX_SHARDS:
+        raise ConfigError(f"shards must be in [1, {MAX_SHARDS}], got {shards}")
+    if not 0 <= holdout < 1:
+        raise ConfigError(f"holdout must be a share in [0, 1), got {holdout}")
+    if not _SET_NAME.fullmatch(name) or (holdout and name == HOLDOUT_NAME):
+        raise ConfigError(
+            f"name must be of letters, digits, '_', '-', '.', and not {HOLDOUT_NAME!r}, got {name!r}"
+        )
+    if label_base < 0:
+        raise ConfigError(f"label base must be 0 or more, got {label_base}")
+    classes, images = find_images(src)
+    if len(classes) + label_base > MAX_LABEL:
+        raise ConfigError(f"{len(classes)} classes from {label_base} on do not fit the int32 of labels")
+    kept, held = split(images, seed, holdout)
+    if shards > len(kept):
+        raise ConfigError(f"{shards} shards for {len(kept)} images: ask for fewer shards")
+    plan = _plan(name, kept, shards)
+    if held:
+        plan |= _plan(HOLDOUT_NAME, held, min(len(held), max(1, round(shards * len(held) / len(kept)))))
+    sets = {name, HOLDOUT_NAME} if held else {name}
+    with _storage(dst):
+        dst.mkdir(parents=True, exist_ok=True)
+        if (old := _existing(dst, sets)) and not force:
+            raise ConfigError(
+                f"{dst}: holds {old[0].name} already: name another folder, or replace it with --force"
+            )
+        with (
+            _hidden_folder(dst) as folder,
+            tqdm(total=len(images), unit="image", disable=not progress) as bar,
+        ):
+            bar.set_description("packing")
+            writer = _Writer(src, classes, label_base, strict, bar.update)
+            writer.write_all(folder, plan, jobs or len(os.sched_getaffinity(0)))
+            if writer.written == 0:
+                raise DataError(
+                    f"{src}: none of {len(images)} files is an image, such as {writer.skipped[0]}"
+                )
+            (folder / LABELS_FILE).write_text(
+                json.dumps({name: label for label, name in enumerate(classes)}, indent=1, ensure_ascii=False)
+                + "\n"
+            )
+            for path in old:
+                index_path(path).unlink(missing_ok=True)
+                path.unlink()
+            for file in (LABELS_FILE, *plan):
+                os.replace(folder / file, dst / file)
+            _sync_folder(dst)
+    paths = [dst / file for file in plan]
+    ensure_indexes(paths, RecordKeys(label_base=label_base), jobs=jobs, progress=progress)
+    skipped = sorted(writer.skipped)
+    lost = {path for path, _ in skipped}
+    return PackResult(
+        records=sum(path not in lost for path, _ in kept),
+        holdout=sum(path not in lost for path, _ in held),
+        classes=classes,
+        shards=paths,
+        nbytes=sum(path.stat().st_size for path in paths),
+        skipped=skipped,
+    )
+
+
+def _plan(name: str, images: Sequence[tuple[str, int]], shards: int) -> dict[str, Sequence[tuple[str, int]]]:
+    """Which images go into which file; sizes differ by one at most."""
+    cuts = [len(images) * number // shards for number in range(shards + 1)]
+    return {
+        f"{name}-{number:05d}-of-{shards:05d}": images[cuts[number] : cuts[number + 1]]
+        for number in range(shards)
+    }
+
+
+def _existing(dst: Path, sets: set[str]) -> list[Path]:
+    pattern = re.compile(rf"({'|'.join(map(re.escape, sorted(sets)))})-\d{{5}}-of-\d{{5}}")
+    return sorted(dst / name for name in os.listdir(dst) if pattern.fullmatch(name))
+
+
+class _Writer:
+    """Writes planned shards, several at a time."""
+
+    def __init__(
+        self, src: Path, classes: list[str], label_base: int, strict: bool, advance: Callable[[int], object]
+    ) -> None:
+        self._src = src
+        self._classes = classes
+        self._label_base = label_base
+        self._strict = strict
+        self._advance = advance
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.written = 0
+        self.skipped: list[tuple[str, str]] = []
+
+    def write_all(self, folder: Path, plan: dict[str, Sequence[tuple[str, int]]], jobs: int) -> None:
+        with ThreadPoolExecutor(min(jobs, len(plan)), thread_name_prefix="feeder-pack") as pool:
+            futures = [pool.submit(self._write, folder / file, images) for file, images in plan.items()]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                self._stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _write(self, path: Path, images: Sequence[tuple[str, int]]) -> None:
+        with open(path, "wb", buffering=1 << 20) as file:
+            for image, label in images:
+                if self._stop.is_set():
+                    return
+                try:
+                    payload = self._example(image, label)
+                except _NotAnImage as error:
+                    if self._strict:
+                        raise DataError(f"{self._src / image}: {error}") from error
+                    with self._lock:
+                        self.skipped.append((image, str(error)))
+                        self._advance(1)
+                    continue
+                header, footer, _ = frame(payload)
+                file.write(header)
+                file.write(payload)
+                file.write(footer)
+                with self._lock:
+                    self.written += 1
+                    self._advance(1)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _example(self, image: str, label: int) -> bytes:
+        try:
+            encoded = (self._src / image).read_bytes()
+        except OSError as error:
+            raise _NotAnImage(f"cannot read: {error.strerror}") from error
+        width, height, channels, format_name = _describe(encoded)
+        if len(encoded) > MAX_RECORD_BYTES // 2:
+            raise _NotAnImage(f"{len(encoded)} bytes are too many for a record")
+        return encode_example(
+            {
+                "image/class/label": label + self._label_base,
+                "image/class/synset": self._classes[label].encode(),
+                "image/filename": os.path.basename(image).encode("utf-8", "surrogateescape"),
+                "image/format": format_name.encode(),
+                "image/height": height,
+                "image/width": width,
+                "image/colorspace": _COLORSPACES[channels],
+                "image/channels": channels,
+                "image/encoded": encoded,
+            }
+        )
+
+
+class _NotAnImage(Exception):
+    """A file cannot be packed; the text says why."""
+
+
+_COLORSPACES = {1: b"Gray", 3: b"RGB", 4: b"CMYK"}
+
+
+def _describe(encoded: bytes) -> tuple[int, int, int, str]:
+    """(width, height, channels, format) by the header alone; the rest of the file may still be damaged."""
+    if not encoded:
+        raise _NotAnImage("is empty (0 bytes)")
+    if encoded.startswith(b"\xff\xd8"):
+        with contextlib.suppress(ValueError):
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(encoded)
+            if min(width, height) > 0:
+                return width, height, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(colorspace, 3), "JPEG"
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_OTHER_FORMATS) as image:
+            channels = {"1": 1, "L": 1, "CMYK": 4}.get(image.mode, 3)
+            return image.width, image.height, channels, image.format or ""
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _NotAnImage("is no JPEG, PNG, GIF, WebP or BMP image, or its header is damaged") from error
+
+
+@contextlib.contextmanager
+def _hidden_folder(dst: Path) -> Iterator[Path]:
+    """A folder of our own below `dst`, gone afterwards; those of packs that were killed are removed, too.
+
+    A living pack holds a lock on its folder, which ends with the process.
+    """
+    for name in os.listdir(dst):
+        if name.startswith(_TEMPORARY):
+            with contextlib.suppress(OSError):
+                fd = os.open(dst / name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(dst / name, ignore_errors=True)
+                finally:
+                    os.close(fd)
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=dst))
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(fd)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _storage(dst: Path) -> Iterator[None]:
+    """Turns an error of the file system into ours, with the place."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        where = error.filename or dst
+        raise StorageError(f"{where}: cannot write: {error.strerror or error}") from error
