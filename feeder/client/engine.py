@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from feeder.client.batch import Assembly
 from feeder.client.link import Link
-from feeder.client.session import Session, WorkerView
+from feeder.client.session import SUSPECT_AFTER_S, Session, WorkerView
 from feeder.client.workers import WorkerInfo, check_agreement
 from feeder.errors import (
     BadRecord,
@@ -85,6 +85,7 @@ class Engine:
             spec.per_lane,
             list(self.links),
             depth=depth,
+            suspect_after_s=SUSPECT_AFTER_S,
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
         )
         self._lock = threading.Lock()

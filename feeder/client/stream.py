@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feeder.client.batch import Assembly, Batch
+from feeder.client.batch import Batch
 from feeder.client.engine import Engine
 from feeder.client.session import WorkerState
 from feeder.errors import Closed
@@ -88,6 +89,8 @@ class Stream(Iterator[Batch]):
         self._epochs = epochs
         self._make_engine = make_engine
         self._closed = False
+        #: Two threads that share a stream take turns.
+        self._turn = threading.Lock()
         self._begin(start)
 
     def _begin(self, start: Position) -> None:
@@ -119,6 +122,10 @@ class Stream(Iterator[Batch]):
             Closed: after `close()`, or in a child process.
         """
         self._check_usable()
+        with self._turn:
+            return self._take()
+
+    def _take(self) -> Batch:
         if self._ended:
             raise StopIteration
         assembly = self._engine.take()
@@ -128,9 +135,6 @@ class Stream(Iterator[Batch]):
                 self._ledger.finish_epoch(self._ledger.epoch)  # what has not come by now is lost
             self._engine.close()
             raise StopIteration
-        return self._hand_out(assembly)
-
-    def _hand_out(self, assembly: Assembly) -> Batch:
         at = self._position
         slots = np.arange(assembly.slots.start, assembly.slots.stop)
         self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)

@@ -264,7 +264,8 @@ WORKERS = ["a", "b", "c"]
 
 
 class Feeding(RuleBasedStateMachine):
-    """Workers come, go, drain, fall silent, fail and answer in any order; each batch is complete exactly once."""
+    """Workers come, go, drain, fall silent, fail and answer in any order; each batch is complete exactly
+    once."""
 
     STEPS = 12
     DEPTH = 3
@@ -353,7 +354,8 @@ class Feeding(RuleBasedStateMachine):
             assert len(slots) == len(set(slots))
 
     def teardown(self) -> None:
-        """With all workers well again, the stream comes to its end, or to a failure that all of them had a part in."""
+        """With all workers well again, the stream comes to its end, or to a failure that all of them had a
+        part in."""
         while self.claimed:
             self.write()
         for name in WORKERS:
