@@ -72,7 +72,7 @@ class MadeChunk:
     """What was written into the n slots of `out`.
 
     Attributes:
-        records: int64 [n], what is in each slot: own, substitute, or the bad one that is masked; -1 is padding.
+        records: int64 [n], what is in each slot: own, substitute, or the bad one that is masked; -1: padding.
         labels: int32 [n]; -1 where masked.
         status: uint8 [n], SlotStatus of each slot.
         bad: every record that was found bad on the way, candidates for a substitute included.
@@ -204,9 +204,15 @@ class ChunkMaker:
         epochs: int | NDArray[np.int64],
     ) -> MadeChunk:
         positions = sorted(bad)
-        found = [bad[position] for position in positions]
         if self.spec.on_bad == "fail":
-            raise BadChunk(found)
+            raise BadChunk([bad[position] for position in positions])
+        epoch_of = (
+            dict.fromkeys(positions, epochs) if isinstance(epochs, int) else dict(enumerate(epochs.tolist()))
+        )
+        # Whether a record is bad depends on its window too, and so on the epoch.
+        found = {
+            (int(fetched.records[position]), epoch_of[position]): bad[position] for position in positions
+        }
         records, labels = made.records.copy(), made.labels.copy()
         for position in positions:
             if self.spec.remainder == "pad":
@@ -214,11 +220,11 @@ class ChunkMaker:
                 labels[position] = MASKED_LABEL
                 made.status[position] = SlotStatus.BAD
                 continue
-            epoch = epochs if isinstance(epochs, int) else int(epochs[position])
-            record, label = self._substitute(fetched, position, epoch, out[position : position + 1], found)
-            records[position], labels[position] = record, label
+            records[position], labels[position] = self._substitute(
+                fetched, position, epoch_of[position], out[position : position + 1], found
+            )
             made.status[position] = SlotStatus.SUBSTITUTE
-        return MadeChunk(records, labels, made.status, tuple(found))
+        return MadeChunk(records, labels, made.status, tuple(found.values()))
 
     def _substitute(
         self,
@@ -226,23 +232,24 @@ class ChunkMaker:
         position: int,
         epoch: int,
         out: NDArray[np.uint8],
-        found: list[FoundBad],
+        found: dict[tuple[int, int], FoundBad],
     ) -> tuple[int, int]:
         """Decodes the next good record of the slot's lane into `out`; bad ones on the way join `found`."""
         slot = int(fetched.slots[position])
         for record in self.order.substitutes(fetched.epoch, fetched.taken, slot):
+            if (record, epoch) in found:
+                continue
             try:
                 image, label = self.dataset.read(record)
             except BadRecord as error:
-                found.append(FoundBad(record, error.shard, error.index, error.reason))
+                found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
             (reason,) = self._decode([image], np.array([record], np.int64), epoch, out)
             if reason is None:
                 return record, label
-            found.append(FoundBad(record, *self.dataset.locate(record), reason))
-        own = int(fetched.records[position])
-        found.sort(key=lambda info: info.record != own)  # stable: the slot's own record comes first
-        raise BadChunk(found, "; and no other record of its lane is good")
+            found[record, epoch] = FoundBad(record, *self.dataset.locate(record), reason)
+        own = found.pop((int(fetched.records[position]), epoch))
+        raise BadChunk([own, *found.values()], "; and no other record of its lane is good")
 
 
 def _runs(images: Sequence[memoryview | None]) -> Iterator[tuple[int, list[memoryview]]]:

@@ -174,7 +174,7 @@ def parse_request(data: bytes) -> Request:
     if kind == "chunk":
         chunk = message.chunk
         if len(chunk.slots) > MAX_SLOTS:
-            raise ProtocolError(f"chunk request {chunk.id} names {len(chunk.slots)} slots, allowed are {MAX_SLOTS}")
+            raise ProtocolError(f"chunk request {chunk.id}: {len(chunk.slots)} slots, at most {MAX_SLOTS}")
         destination = None
         if chunk.HasField("destination"):
             destination = (chunk.destination.buffer, chunk.destination.offset)
