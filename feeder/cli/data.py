@@ -6,17 +6,62 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from feeder.records import RecordKeys
 
 __all__ = ["register"]
 
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
 EXIT_FOUND_BAD = 1
 
+_PACK = """\
+Packs images into TFRecord shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
+ImageNet names (n01440764_10026.JPEG: the class comes before the underscore). Files are kept byte for byte.
+Writes NAME-00000-of-NNNNN, an index beside each, and labels.json; nothing half-written has a final name.
+"""
+_PACK_EXAMPLES = """\
+examples:
+  feeder pack photos/ shards/ --shards 16
+  feeder pack photos/ shards/ --shards 16 --holdout 0.1    # a tenth of each class into validation-*
+"""
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+_SYNTH = """\
+Draws photo-like JPEGs into class folders: natural-spectrum backgrounds with objects whose hue and shape
+tell the classes apart, in the sizes, qualities and subsamplings of ImageNet (110 kB on average). The same
+seed makes the same files.
+"""
+_SYNTH_EXAMPLES = """\
+examples:
+  feeder synth photos/ --images 2000 --classes 10
+  feeder pack photos/ shards/ --shards 8
+"""
+
+_INDEX = """\
+Reads each shard once and writes its index, unless a good one is there. A worker does the same when it
+starts. A PATTERN is a shard, a glob in quotes, or a folder, which stands for all shards in it.
+"""
+_INDEX_EXAMPLES = """\
+examples:
+  feeder index shards/
+  feeder index '/data/imagenet/train-*' --index-dir /shared/indexes --jobs 16
+"""
+
+_VERIFY = """\
+Reads every record, checks its crc, and decodes every row of its image. Lists what is bad, one record a
+line: shard, number in the shard, reason. Exit code 0: all good, 1: something is bad, 2: it could not be
+checked.
+"""
+_VERIFY_EXAMPLES = """\
+examples:
+  feeder verify shards/
+  feeder verify '/data/imagenet/train-*' --json > report.json
+"""
+
+
+def register(subparsers: Subparsers) -> None:
     """Adds the commands of this module."""
     _register_pack(subparsers)
     _register_synth(subparsers)
@@ -38,7 +83,7 @@ def _add_record_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="label of the first class in the records; 1 where 0 is background, as in the reference (%(default)s)",
+        help="label of the first class in the records; 1 where 0 is background (%(default)s)",
     )
     group.add_argument(
         "--index-dir", type=Path, metavar="DIR", help="keep indexes there, not beside the shards"
@@ -46,7 +91,7 @@ def _add_record_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    subparsers: Subparsers,
     name: str,
     help_line: str,
     text: str,
@@ -56,22 +101,19 @@ def _command(
         name,
         help=help_line,
         description=text,
-        epilog=f"examples:\n{examples}",
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
 
 
-def _register_pack(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _register_pack(subparsers: Subparsers) -> None:
     parser = _command(
         subparsers,
         "pack",
         "make TFRecord shards of a folder of images",
-        "Packs images into TFRecord shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with\n"
-        "ImageNet names (n01440764_10026.JPEG: the class comes before the underscore). Files are kept byte for byte.\n"
-        "Writes NAME-00000-of-NNNNN, an index beside each, and labels.json. Nothing half-written ever has a final name.",
-        "  feeder pack photos/ shards/ --shards 16\n"
-        "  feeder pack photos/ shards/ --shards 16 --holdout 0.1     # a tenth of each class into validation-*",
+        _PACK,
+        _PACK_EXAMPLES,
     )
     parser.add_argument("src", type=Path, metavar="SRC", help="folder of images")
     parser.add_argument("dst", type=Path, metavar="DST", help="folder for the shards")
@@ -88,9 +130,7 @@ def _register_pack(subparsers: argparse._SubParsersAction[argparse.ArgumentParse
         metavar="SHARE",
         help="share of each class for validation-* shards",
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="fail on a file that is no image, instead of skipping it"
-    )
+    parser.add_argument("--strict", action="store_true", help="fail on a file that is no image")
     parser.add_argument("--force", action="store_true", help="replace shards of these names")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -131,21 +171,19 @@ def _pack(args: argparse.Namespace) -> int:
     held = f" and {result.holdout} held out" if result.holdout else ""
     skipped = f", {len(result.skipped)} files skipped" if result.skipped else ""
     print(
-        f"{args.dst}: {result.records} images{held} of {len(result.classes)} classes in {len(result.shards)} shards, "
-        f"{result.nbytes / 1e6:.1f} MB{skipped}"
+        f"{args.dst}: {result.records} images{held} of {len(result.classes)} classes "
+        f"in {len(result.shards)} shards, {result.nbytes / 1e6:.1f} MB{skipped}"
     )
     return 0
 
 
-def _register_synth(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _register_synth(subparsers: Subparsers) -> None:
     parser = _command(
         subparsers,
         "synth",
         "make a folder of synthetic photographs",
-        "Draws photo-like JPEGs into class folders: natural-spectrum backgrounds with objects whose hue and shape tell\n"
-        "the classes apart, in the sizes, qualities and subsamplings of ImageNet (110 kB on average). Same seed, same\n"
-        "files.",
-        "  feeder synth photos/ --images 2000 --classes 10\n  feeder pack photos/ shards/ --shards 8",
+        _SYNTH,
+        _SYNTH_EXAMPLES,
     )
     parser.add_argument("dst", type=Path, metavar="DST", help="folder to make; must be empty or missing")
     parser.add_argument("--images", type=int, required=True, metavar="N", help="number of images")
@@ -167,14 +205,13 @@ def _synth(args: argparse.Namespace) -> int:
     return 0
 
 
-def _register_index(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _register_index(subparsers: Subparsers) -> None:
     parser = _command(
         subparsers,
         "index",
         "build the indexes of shards",
-        "Reads each shard once and writes its index, unless a good one is there. A worker does the same when it starts.\n"
-        "A PATTERN is a shard, a glob in quotes, or a folder, which stands for all shards in it.",
-        "  feeder index shards/\n  feeder index '/data/imagenet/train-*' --index-dir /shared/indexes --jobs 16",
+        _INDEX,
+        _INDEX_EXAMPLES,
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
     _add_record_options(parser)
@@ -235,14 +272,13 @@ def _index(args: argparse.Namespace) -> int:
     return 0
 
 
-def _register_verify(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _register_verify(subparsers: Subparsers) -> None:
     parser = _command(
         subparsers,
         "verify",
         "check the crc of every record and decode every image",
-        "Reads every record, checks its crc, and decodes every row of its image. Lists what is bad, one record a line.\n"
-        "Exit code 0: all good, 1: something is bad, 2: it could not be checked.",
-        "  feeder verify shards/\n  feeder verify '/data/imagenet/train-*' --json > report.json",
+        _VERIFY,
+        _VERIFY_EXAMPLES,
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
     _add_record_options(parser)

@@ -16,7 +16,7 @@ from feeder.records import Dataset
 __all__ = ["verify"]
 
 CHUNK = 16
-"""Records that one thread reads and then decodes in one call; holds about 2 MB of a data set like ImageNet."""
+"""Records that one thread reads and then decodes in one call; about 2 MB of a data set like ImageNet."""
 
 OUTPUT_SIDE = 64
 """Pixels; every row of the image is decoded whatever the output size, and a small one costs least."""

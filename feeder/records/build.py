@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -124,6 +125,11 @@ def ensure_indexes(
 
 def _state(shard: Path) -> ShardState:
     try:
-        return ShardState.of(os.stat(shard))
+        found = os.stat(shard)
     except OSError as error:
         raise StorageError(f"{shard}: cannot read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(
+            f"{shard}: is no regular file: a shard must be one, so that it can be read by position"
+        )
+    return ShardState.of(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -25,8 +26,9 @@ from feeder.records.storage import retry
 
 __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
 
-MAX_OPEN_SHARDS = 128
-"""Shard files kept open; half of 256, the lowest descriptor limit in common use."""
+MAX_OPEN_SHARDS = 4096
+"""Most shard files kept open. Lanes walk through all shards at once, so each one that is not kept costs an open,
+which takes a round trip on network storage."""
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
@@ -157,7 +159,7 @@ class _OpenFiles:
 
 
 def fingerprint(indexes: Sequence[ShardIndex]) -> str:
-    """Hex sha256 of the content of shards in this order; names, places and times of the files play no part."""
+    """Hex sha256 of the content of shards, in this order; names, places and times of files play no part."""
     digest = hashlib.sha256(b"feeder data set 1")
     for index in indexes:
         digest.update(bytes.fromhex(index.content))
@@ -211,7 +213,7 @@ class Dataset:
         build: bool = True,
         jobs: int | None = None,
         progress: bool = False,
-        max_open: int = MAX_OPEN_SHARDS,
+        max_open: int | None = None,
     ) -> Self:
         """Opens all shards that match, with their indexes; builds those that are missing or stale.
 
@@ -223,7 +225,8 @@ class Dataset:
             build: False makes a missing or stale index an error.
             jobs: threads that build indexes; None takes as many as there are usable cores.
             progress: show a bar on stderr while indexes are built.
-            max_open: shard files kept open between reads.
+            max_open: shard files kept open between reads; None takes half of what the process may open, at most
+                4096.
 
         Raises:
             ConfigError: nothing matches, what matches has no record, or an index is missing and not built.
@@ -235,6 +238,8 @@ class Dataset:
         if not any(len(index) for index in indexes):
             some = ", ".join(str(path) for path in shards[:5]) + (", ..." if len(shards) > 5 else "")
             raise ConfigError(f"data set {name!r}: no record in any of its {len(shards)} shards ({some})")
+        if max_open is None:
+            max_open = min(MAX_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         return cls(name, shards, indexes, keys, max_open)
 
     def __len__(self) -> int:
@@ -332,6 +337,10 @@ class Dataset:
         except OSError as error:
             raise StorageError(f"{shard.path}: cannot open: {error.strerror}") from error
         _check_unchanged(shard, state)
+        if (
+            shard.label[index] >= 0 and state != shard.state
+        ):  # it was good, and something has touched the file
+            raise StorageError(f"{shard.path}: was changed in place: restart to index it anew")
         payload = self._payload(number, shard, index, length)
         crc = _crc32c(payload)
         if crc != shard.crc[index]:

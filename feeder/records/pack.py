@@ -1,4 +1,4 @@
-"""Turns a folder of images into TFRecord shards, with the features that the reference ImageNet converters write."""
+"""Turns a folder of images into TFRecord shards with the features of the reference ImageNet converters."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class PackResult:
 def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
     """Images of a folder and their classes.
 
-    A folder that holds folders is read as class folders (SRC/CLASS/**/IMAGE); otherwise names must be ImageNet's, with
-    the class in front of the first underscore (SRC/n01440764_10026.JPEG). Hidden files and files that do not end like
-    an image are passed over.
+    A folder that holds folders is read as class folders (SRC/CLASS/**/IMAGE); otherwise names must be
+    ImageNet's, with the class in front of the first underscore (SRC/n01440764_10026.JPEG). Hidden files and
+    files that do not end like an image are passed over.
 
     Returns:
         Class names, sorted, and for each image its path below `src` and its label from 0, sorted by path.
@@ -115,8 +115,8 @@ def split(
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """Shuffles images and takes the given share of each class away, at least one image a class staying.
 
-    The order is that of a hash of seed and path, so it is the same everywhere, and an image more leaves the order of
-    the others alone.
+    The order is that of a hash of seed and path, so it is the same everywhere, and one more image leaves the
+    order of the others alone.
     """
 
     def key(image: tuple[str, int]) -> bytes:
@@ -156,8 +156,8 @@ def pack(
 ) -> PackResult:
     """Writes dst/NAME-00000-of-NNNNN and so on, their indexes, and the label map labels.json.
 
-    Files are kept byte for byte, whatever their format. Shards are written under a hidden folder and get their names
-    only when all are complete, so that nobody sees half a shard.
+    Files are kept byte for byte, whatever their format. Shards are written in a hidden folder and get their
+    names only when all are complete, so that nobody sees half a shard.
 
     Args:
         src: folder of images, see find_images().
@@ -166,11 +166,11 @@ def pack(
         seed: of the shuffle; the same seed and files give the same bytes.
         name: of the set, in the shard names.
         label_base: label of the first class in the records.
-        holdout: share in [0, 1) of each class that goes into validation-* shards instead; of a class with one image
-            nothing.
+        holdout: share in [0, 1) of each class that goes into validation-* shards instead; nothing of a class
+            with one image.
         strict: fail on the first file that is not an image, instead of leaving it out.
         force: replace shards of these names.
-        jobs: threads, each of which writes one shard at a time and holds one image; None takes the usable cores.
+        jobs: threads, each of which writes one shard and holds one image; None takes the usable cores.
         progress: show a bar on stderr.
 
     Raises:
@@ -198,11 +198,19 @@ def pack(
     if held:
         plan |= _plan(HOLDOUT_NAME, held, min(len(held), max(1, round(shards * len(held) / len(kept)))))
     sets = {name, HOLDOUT_NAME} if held else {name}
+    labels = (
+        json.dumps({name: label for label, name in enumerate(classes)}, indent=1, ensure_ascii=False) + "\n"
+    )
     with _storage(dst):
         dst.mkdir(parents=True, exist_ok=True)
         if (old := _existing(dst, sets)) and not force:
             raise ConfigError(
                 f"{dst}: holds {old[0].name} already: name another folder, or replace it with --force"
+            )
+        if not force and (dst / LABELS_FILE).exists() and (dst / LABELS_FILE).read_text() != labels:
+            raise ConfigError(
+                f"{dst / LABELS_FILE}: is there and has other classes than {src}: name another folder, "
+                f"or replace it with --force"
             )
         with (
             _hidden_folder(dst) as folder,
@@ -215,10 +223,7 @@ def pack(
                 raise DataError(
                     f"{src}: none of {len(images)} files is an image, such as {writer.skipped[0]}"
                 )
-            (folder / LABELS_FILE).write_text(
-                json.dumps({name: label for label, name in enumerate(classes)}, indent=1, ensure_ascii=False)
-                + "\n"
-            )
+            (folder / LABELS_FILE).write_text(labels)
             for path in old:
                 index_path(path).unlink(missing_ok=True)
                 path.unlink()
@@ -346,7 +351,13 @@ def _describe(encoded: bytes) -> tuple[int, int, int, str]:
         with Image.open(io.BytesIO(encoded), formats=_OTHER_FORMATS) as image:
             channels = {"1": 1, "L": 1, "CMYK": 4}.get(image.mode, 3)
             return image.width, image.height, channels, image.format or ""
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         raise _NotAnImage("is no JPEG, PNG, GIF, WebP or BMP image, or its header is damaged") from error
 
 

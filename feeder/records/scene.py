@@ -60,7 +60,7 @@ def _cut(plane: Plane, height: int, width: int, rng: np.random.Generator) -> Pla
     return window[:, ::-1] if rng.random() < 0.5 else window
 
 
-# A shape is a function of coordinates in [-1, 1]: negative inside, and near its edge about the distance to it.
+# A shape is a function of coordinates in [-1, 1]: negative inside, near its edge about the distance to it.
 
 
 def _disc(x: Plane, y: Plane) -> Plane:
@@ -106,7 +106,8 @@ def _cross(x: Plane, y: Plane) -> Plane:
 
 
 def _crescent(x: Plane, y: Plane) -> Plane:
-    return np.maximum(np.hypot(x, y) - 0.92, 0.72 - np.hypot(x - 0.45, y))
+    moon: Plane = np.maximum(np.hypot(x, y) - 0.92, 0.72 - np.hypot(x - 0.45, y))
+    return moon
 
 
 def _bar(x: Plane, y: Plane) -> Plane:
