@@ -142,7 +142,8 @@ def decode_crop(
     )[0]
     if reason is not None:
         raise DataError(reason)
-    return out[0]
+    image: npt.NDArray[np.uint8] = out[0]
+    return image
 
 
 def decode_crop_batch(

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from feeder.decode.arguments import check_arguments
-from feeder.decode.header import DEFAULT_LIMITS, ImageHeader, Limits, read_header
+from feeder.decode.header import DEFAULT_LIMITS, Limits, read_header
 from feeder.decode.pillow import decode_cmyk, decode_jpeg, decode_other
 from feeder.decode.resize import crop_resize
 from feeder.errors import Closed, DataError
 from feeder.spec import Resample
 
-__all__ = ["PortableDecoder", "decode_whole", "pillow_name"]
+__all__ = ["PortableDecoder", "decode_window", "pillow_name"]
 
 
 def pillow_name() -> str:
@@ -31,31 +31,51 @@ def pillow_name() -> str:
     return "pillow of unknown origin"
 
 
-def decode_whole(
-    data: bytes | memoryview, header: ImageHeader, reduction: int
-) -> tuple[npt.NDArray[np.uint8], int]:
-    """Decodes one image whole.
+def decode_window(
+    data: bytes | memoryview,
+    window: tuple[int, int, int, int],
+    out: npt.NDArray[np.uint8],
+    *,
+    limits: Limits,
+    reduction: int,
+    flip: bool,
+    resample: Resample,
+    antialias: bool,
+) -> str | None:
+    """Decodes one image whole, then crops and resizes it into a slot.
 
     Args:
         data: encoded bytes.
-        header: what read_header() said of them.
-        reduction: 1, 2, 4 or 8: scale to decode at; formats that cannot, ignore it.
+        window: (x, y, width, height) in pixels of the image.
+        out: uint8 [H, W, 3].
+        limits: bounds on what the image may ask for.
+        reduction: 1, 2, 4 or 8: scale to decode at; what is not an RGB, YCbCr or gray JPEG ignores it.
+        flip: mirror left and right.
+        resample: "bilinear" or "bicubic".
+        antialias: whether the filter's support grows with the scale.
 
     Returns:
-        uint8 [h, w, 3], and the reduction that it was decoded at.
-
-    Raises:
-        DataError: the bytes are damaged.
+        None, or the reason why the slot holds nothing of use.
     """
-    if header.format != "JPEG":
-        return decode_other(data, header), 1
-    if header.components == 4:
-        return decode_cmyk(data), 1
-    if reduction == 1:
-        pixels = decode_jpeg(data)
-    else:
-        pixels = decode_jpeg(data, least=(-(-header.height // reduction), -(-header.width // reduction)))
-    return pixels, reduction
+    try:
+        header = read_header(data, limits)
+        x, y, width, height = window
+        if x + width > header.width or y + height > header.height:
+            return f"window {window} is not within the image of {header.width} x {header.height} pixels"
+        if header.format != "JPEG":
+            pixels, reduction = decode_other(data, header), 1
+        elif header.components == 4:
+            pixels, reduction = decode_cmyk(data), 1
+        elif reduction == 1:
+            pixels = decode_jpeg(data)
+        else:
+            pixels = decode_jpeg(data, least=(-(-header.height // reduction), -(-header.width // reduction)))
+        crop_resize(
+            pixels, window, out, reduction=reduction, flip=flip, resample=resample, antialias=antialias
+        )
+    except DataError as error:
+        return str(error)
+    return None
 
 
 class PortableDecoder:
@@ -106,27 +126,17 @@ class PortableDecoder:
         check_arguments(images, windows, flips, out, resample, reductions)
 
         def one(index: int) -> str | None:
-            try:
-                header = read_header(images[index], self._limits)
-                x, y, width, height = window = tuple(windows[index].tolist())
-                if x + width > header.width or y + height > header.height:
-                    return (
-                        f"window {window} is not within the image of {header.width} x {header.height} pixels"
-                    )
-                asked = 1 if reductions is None else int(reductions[index])
-                pixels, reduction = decode_whole(images[index], header, asked)
-                crop_resize(
-                    pixels,
-                    window,
-                    out[index],
-                    reduction=reduction,
-                    flip=bool(flips[index]),
-                    resample=resample,
-                    antialias=antialias,
-                )
-            except DataError as error:
-                return str(error)
-            return None
+            x, y, width, height = windows[index].tolist()
+            return decode_window(
+                images[index],
+                (x, y, width, height),
+                out[index],
+                limits=self._limits,
+                reduction=1 if reductions is None else int(reductions[index]),
+                flip=bool(flips[index]),
+                resample=resample,
+                antialias=antialias,
+            )
 
         try:
             results = pool.map(one, range(len(images)))

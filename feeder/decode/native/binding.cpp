@@ -1,0 +1,239 @@
+// feeder.decode._kernel: buffers and arrays in, statuses out. Everything is checked before the GIL is released, once a
+// call; the typed surface is in _kernel.pyi.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "jpeg_crop.h"
+#include "thread_pool.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using Windows = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<const bool, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Images = nb::ndarray<uint8_t, nb::shape<-1, -1, -1, 3>, nb::c_contig, nb::device::cpu>;
+using Sizes = nb::ndarray<int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+
+constexpr size_t kMaxSide = 1 << 20;
+
+// The bytes of a sequence of buffers, held until this goes; made and destroyed with the GIL.
+class Buffers {
+ public:
+  explicit Buffers(const nb::sequence &objects) {
+    const size_t count = nb::len(objects);
+    views_.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      Py_buffer view;
+      const nb::object object = objects[i];
+      if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_SIMPLE) != 0) {
+        release();
+        throw nb::python_error();
+      }
+      views_.push_back(view);
+    }
+  }
+  Buffers(const Buffers &) = delete;
+  Buffers &operator=(const Buffers &) = delete;
+  ~Buffers() { release(); }
+
+  size_t count() const { return views_.size(); }
+  const uint8_t *data(size_t i) const { return static_cast<const uint8_t *>(views_[i].buf); }
+  size_t size(size_t i) const { return static_cast<size_t>(views_[i].len); }
+
+ private:
+  void release() {
+    for (Py_buffer &view : views_) PyBuffer_Release(&view);
+    views_.clear();
+  }
+
+  std::vector<Py_buffer> views_;
+};
+
+void require(bool holds, const char *message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+class Kernel {
+ public:
+  Kernel(size_t threads, uint64_t max_bytes, uint64_t max_pixels, uint64_t max_scans, uint64_t max_scan_pixels,
+         const std::string &level)
+      : limits_{max_bytes, max_pixels, max_scans, max_scan_pixels}, level_(find_level(level)) {
+    require(threads >= 1, "threads must be at least 1");
+    require(max_pixels <= uint64_t{1} << 32, "max_pixels must be at most 2**32");
+    pool_ = std::make_unique<feeder::ThreadPool>(threads, limits_, level_);
+  }
+
+  const char *level() const { return feeder_level_name(level_); }
+
+  void sizes(const nb::sequence &images, const Sizes &sizes, const nb::ndarray<uint8_t, nb::shape<-1>> &statuses) {
+    const Buffers buffers(images);
+    require(sizes.shape(0) == buffers.count() && statuses.shape(0) == buffers.count(), "one size for each image");
+    for (size_t i = 0; i < buffers.count(); ++i) {
+      feeder_header header = {};
+      const feeder_status status = feeder_read_header(buffers.data(i), buffers.size(i), &limits_, &header);
+      sizes.data()[2 * i] = header.width;
+      sizes.data()[2 * i + 1] = header.height;
+      statuses.data()[i] = static_cast<uint8_t>(status);
+    }
+  }
+
+  nb::list decode(const nb::sequence &images, const Windows &windows, const Flags &flips, const Images &out,
+                  bool bicubic, bool antialias, const Bytes &reductions) {
+    const Buffers buffers(images);
+    const size_t count = buffers.count();
+    const size_t height = out.shape(1), width = out.shape(2);
+    require(windows.shape(0) == count && flips.shape(0) == count && reductions.shape(0) == count &&
+                out.shape(0) == count,
+            "one window, flip, reduction and slot for each image");
+    require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
+    std::vector<feeder_request> requests(count);
+    std::vector<feeder::Outcome> outcomes(count);
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t *window = windows.data() + 4 * i;
+      const uint8_t reduction = reductions.data()[i];
+      require(window[0] >= 0 && window[1] >= 0 && window[2] >= 1 && window[3] >= 1, "windows must not be empty");
+      require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
+      feeder_request &request = requests[i];
+      request.data = buffers.data(i);
+      request.size = buffers.size(i);
+      request.x = window[0];
+      request.y = window[1];
+      request.width = window[2];
+      request.height = window[3];
+      request.reduction = reduction;
+      request.flip = flips.data()[i] ? 1 : 0;
+      request.filter = bicubic ? FEEDER_BICUBIC : FEEDER_BILINEAR;
+      request.antialias = antialias ? 1 : 0;
+      request.out = out.data() + i * height * width * 3;
+      request.out_height = static_cast<int32_t>(height);
+      request.out_width = static_cast<int32_t>(width);
+    }
+    feeder::Ran ran;
+    {
+      const nb::gil_scoped_release released;
+      ran = pool_->run(requests.data(), outcomes.data(), count);
+    }
+    if (ran == feeder::Ran::kClosed) throw std::runtime_error("closed");
+    if (ran == feeder::Ran::kForked) throw std::runtime_error("forked");
+    nb::list results;
+    for (const feeder::Outcome &outcome : outcomes) {
+      if (outcome.status == FEEDER_OK) {
+        results.append(nb::none());
+      } else {
+        // libjpeg's own messages are ASCII; what a file made of them need not be.
+        results.append(nb::make_tuple(static_cast<int>(outcome.status),
+                                      nb::steal(PyUnicode_DecodeLatin1(
+                                          outcome.reason, static_cast<Py_ssize_t>(std::strlen(outcome.reason)),
+                                          nullptr))));
+      }
+    }
+    return results;
+  }
+
+  void close() {
+    const nb::gil_scoped_release released;
+    pool_->close();
+  }
+
+ private:
+  static feeder_level find_level(const std::string &name) {
+    const feeder_level best = feeder_best_level();
+    if (name == "best") return best;
+    for (int level = FEEDER_PLAIN; level <= best; ++level) {
+      if (name == feeder_level_name(static_cast<feeder_level>(level))) return static_cast<feeder_level>(level);
+    }
+    throw std::invalid_argument("this machine has no level " + name);
+  }
+
+  feeder_limits limits_;
+  feeder_level level_;
+  std::unique_ptr<feeder::ThreadPool> pool_;
+};
+
+nb::list levels() {
+  nb::list names;
+  for (int level = FEEDER_PLAIN; level <= feeder_best_level(); ++level) {
+    names.append(feeder_level_name(static_cast<feeder_level>(level)));
+  }
+  return names;
+}
+
+// A bytes object that nobody else has seen yet, and may therefore still be written to. It is handed out only when no
+// export is alive, so that a bytes object that Python knows never changes.
+class MessageBuffer {
+ public:
+  explicit MessageBuffer(Py_ssize_t size) {
+    if (size < 0) throw nb::value_error(("size must not be negative, got " + std::to_string(size)).c_str());
+    content_ = nb::steal(PyBytes_FromStringAndSize(nullptr, size));
+    if (!content_.is_valid()) throw nb::python_error();
+  }
+
+  nb::object finish() {
+    if (!content_.is_valid()) throw nb::buffer_error("this message is finished already");
+    if (exports_ != 0) throw nb::buffer_error("this message cannot be finished while a view of it is alive");
+    return std::move(content_);
+  }
+
+  Py_ssize_t size() const { return content_.is_valid() ? PyBytes_GET_SIZE(content_.ptr()) : 0; }
+
+  int get(PyObject *self, Py_buffer *view, int flags) noexcept {
+    if (!content_.is_valid()) {
+      view->obj = nullptr;
+      PyErr_SetString(PyExc_BufferError, "this message is finished already");
+      return -1;
+    }
+    const int result = PyBuffer_FillInfo(view, self, PyBytes_AS_STRING(content_.ptr()),
+                                         PyBytes_GET_SIZE(content_.ptr()), 0, flags);
+    if (result == 0) ++exports_;
+    return result;
+  }
+
+  void release() noexcept { --exports_; }
+
+ private:
+  nb::object content_;
+  Py_ssize_t exports_ = 0;  // guarded by the GIL
+};
+
+int get_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
+  return nb::inst_ptr<MessageBuffer>(self)->get(self, view, flags);
+}
+
+void release_buffer(PyObject *self, Py_buffer *) noexcept { nb::inst_ptr<MessageBuffer>(self)->release(); }
+
+PyType_Slot message_slots[] = {
+    {Py_bf_getbuffer, reinterpret_cast<void *>(get_buffer)},
+    {Py_bf_releasebuffer, reinterpret_cast<void *>(release_buffer)},
+    {0, nullptr},
+};
+
+}  // namespace
+
+NB_MODULE(_kernel, module) {
+  // A program that ends while a decoder is open is no leak worth a line on its stderr.
+  nb::set_leak_warnings(false);
+  module.def("levels", &levels);
+  nb::class_<Kernel>(module, "Kernel")
+      .def(nb::init<size_t, uint64_t, uint64_t, uint64_t, uint64_t, const std::string &>(), nb::arg("threads"),
+           nb::arg("max_bytes"), nb::arg("max_pixels"), nb::arg("max_scans"), nb::arg("max_scan_pixels"),
+           nb::arg("level"))
+      .def_prop_ro("level", &Kernel::level)
+      .def("sizes", &Kernel::sizes, nb::arg("images"), nb::arg("sizes").noconvert(), nb::arg("statuses").noconvert())
+      .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),
+           nb::arg("out").noconvert(), nb::arg("bicubic"), nb::arg("antialias"), nb::arg("reductions").noconvert())
+      .def("close", &Kernel::close);
+  nb::class_<MessageBuffer>(module, "MessageBuffer", nb::type_slots(message_slots))
+      .def(nb::init<Py_ssize_t>(), nb::arg("size"))
+      .def("__len__", &MessageBuffer::size)
+      .def("finish", &MessageBuffer::finish);
+}

@@ -1,0 +1,90 @@
+/* Decodes a window of a JPEG, resamples it and writes it to the caller's memory. Knows no Python.
+ *
+ * Ownership: the caller owns everything that it passes in; nothing is kept after a call returns, but the scratch
+ * memory inside a feeder_decoder, which grows to what the largest image so far needed.
+ * Threads: a feeder_decoder serves one call at a time; different decoders are independent. feeder_read_header needs
+ * none and may be called anywhere.
+ * Errors: every function returns a feeder_status; none prints, throws or exits.
+ * Units: pixels and bytes. Windows are in pixels of the image at full size, whatever scale it is decoded at.
+ */
+#ifndef FEEDER_JPEG_CROP_H
+#define FEEDER_JPEG_CROP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum feeder_status {
+  FEEDER_OK = 0,
+  /* Not for this kernel: another format, CMYK, a process or size that it refuses, or a header that it cannot read.
+   * The caller looks at the bytes by its own means, and has the last word. */
+  FEEDER_OTHER = 1,
+  /* What had to be decoded for the window is damaged; the reason says how. */
+  FEEDER_DAMAGED = 2,
+  /* The window is not within the image. */
+  FEEDER_OUTSIDE = 3,
+  FEEDER_NO_MEMORY = 4
+} feeder_status;
+
+typedef enum feeder_filter { FEEDER_BILINEAR = 0, FEEDER_BICUBIC = 1 } feeder_filter;
+
+/* Instruction sets for resampling; all give the same pixels. */
+typedef enum feeder_level { FEEDER_PLAIN = 0, FEEDER_SSE4 = 1, FEEDER_AVX2 = 2 } feeder_level;
+
+/* Bounds on what one image may ask for, checked before memory is taken for it. */
+typedef struct feeder_limits {
+  uint64_t max_bytes;       /* encoded bytes */
+  uint64_t max_pixels;      /* width x height */
+  uint64_t max_scans;       /* scans of a file that has several */
+  uint64_t max_scan_pixels; /* scans x width x height */
+} feeder_limits;
+
+typedef struct feeder_header {
+  int32_t width;      /* pixels, at least 1 */
+  int32_t height;     /* pixels, at least 1 */
+  int32_t components; /* 1 or 3 */
+  int32_t one_scan;   /* 1: sequential Huffman coding in one scan, so that a part can be decoded alone */
+} feeder_header;
+
+typedef struct feeder_request {
+  const uint8_t *data; /* encoded bytes */
+  size_t size;
+  int32_t x, y, width, height; /* window: x, y >= 0; width, height >= 1 */
+  int32_t reduction;           /* 1, 2, 4 or 8: decode at 1/reduction and resample from there */
+  int32_t flip;                /* 1: mirror left and right */
+  feeder_filter filter;
+  int32_t antialias; /* 1: the filter's support grows with the scale */
+  uint8_t *out;      /* out_height x out_width x 3 bytes, rows without gaps; only final bytes are stored */
+  int32_t out_height, out_width; /* pixels, at least 1 */
+} feeder_request;
+
+/* Longest reason, with its final zero. */
+#define FEEDER_REASON_BYTES 224
+
+typedef struct feeder_decoder feeder_decoder;
+
+/* The highest level that this machine runs. */
+feeder_level feeder_best_level(void);
+
+/* "avx2", "sse4", "plain". */
+const char *feeder_level_name(feeder_level level);
+
+/* Makes a decoder; NULL when memory is short or the machine lacks the level. */
+feeder_decoder *feeder_decoder_new(const feeder_limits *limits, feeder_level level);
+void feeder_decoder_free(feeder_decoder *decoder);
+
+/* Reads the markers up to the first scan: FEEDER_OK and *header, or FEEDER_OTHER. Takes no memory. */
+feeder_status feeder_read_header(const uint8_t *data, size_t size, const feeder_limits *limits, feeder_header *header);
+
+/* Carries out one request. On anything but FEEDER_OK the content of out is undefined, and reason (of
+ * FEEDER_REASON_BYTES bytes) holds a short text, which is empty where the status says it all. */
+feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *request, char *reason);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

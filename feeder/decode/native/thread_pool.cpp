@@ -1,0 +1,98 @@
+#include "thread_pool.h"
+
+#include <csignal>
+#include <new>
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace feeder {
+
+ThreadPool::ThreadPool(size_t threads, const feeder_limits &limits, feeder_level level) : owner_(getpid()) {
+  for (size_t i = 0; i < threads; ++i) {
+    decoders_.emplace_back(feeder_decoder_new(&limits, level));
+    if (decoders_.back() == nullptr) throw std::bad_alloc();
+  }
+  if (threads == 1) return;
+  // Signals are the business of the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    for (const DecoderPtr &decoder : decoders_) {
+      threads_.emplace_back(&ThreadPool::serve, this, decoder.get());
+      pthread_setname_np(threads_.back().native_handle(), "feeder-decode");
+    }
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    join();
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ThreadPool::~ThreadPool() {
+  if (owner_ == getpid()) {
+    close();
+    return;
+  }
+  // The threads did not survive the fork, and joining them would wait for ever.
+  new std::vector<std::thread>(std::move(threads_));
+}
+
+Ran ThreadPool::run(const feeder_request *requests, Outcome *outcomes, size_t count) {
+  if (owner_ != getpid()) return Ran::kForked;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (closed_) return Ran::kClosed;
+  if (count == 0) return Ran::kDone;
+  if (threads_.empty()) {
+    for (size_t i = 0; i < count; ++i) {
+      outcomes[i].status = feeder_decode(decoders_[0].get(), &requests[i], outcomes[i].reason);
+    }
+    return Ran::kDone;
+  }
+  Batch batch = {requests, outcomes, count, 0, 0, {}};
+  batches_.push_back(&batch);
+  if (count == 1) {
+    work_.notify_one();
+  } else {
+    work_.notify_all();
+  }
+  batch.finished.wait(lock, [&batch] { return batch.done == batch.count; });
+  return Ran::kDone;
+}
+
+void ThreadPool::close() {
+  if (owner_ != getpid()) return;
+  join();
+}
+
+void ThreadPool::join() {
+  std::vector<std::thread> ending;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    ending.swap(threads_);
+    work_.notify_all();
+  }
+  for (std::thread &thread : ending) thread.join();
+}
+
+void ThreadPool::serve(feeder_decoder *decoder) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [this] { return closed_ || !batches_.empty(); });
+    if (batches_.empty()) return;
+    Batch *batch = batches_.front();
+    const size_t index = batch->next++;
+    if (batch->next == batch->count) batches_.pop_front();
+    lock.unlock();
+    Outcome *outcome = &batch->outcomes[index];
+    outcome->status = feeder_decode(decoder, &batch->requests[index], outcome->reason);
+    lock.lock();
+    // Notified under the lock: the batch is gone as soon as its caller wakes.
+    if (++batch->done == batch->count) batch->finished.notify_one();
+  }
+}
+
+}  // namespace feeder
