@@ -127,11 +127,11 @@ class Ledger:
         # Under "wrap" the pass of each lane, and how many of its records are still to come.
         self._passes = taken // np.maximum(lengths, 1)
         self._due = lengths - taken % np.maximum(lengths, 1)
-        self._epoch, self._counts = epoch, self._expect(taken)
+        self._epoch, self._counts, self._open = epoch, self._expect(taken), True
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being accounted."""
+        """The epoch that is being accounted, or comes next."""
         return self._epoch
 
     @property
@@ -191,10 +191,12 @@ class Ledger:
                 here = passes == number
                 self._book_pass(int(number), slots[here], marked[here], status[here])
             return
-        if epoch > self._epoch + 1:
+        if epoch > self._epoch + self._open:
             raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
-        if epoch > self._epoch:
+        if epoch > self._epoch and self._open:
             self.finish_epoch(self._epoch)
+        if epoch == self._epoch and not self._open:
+            self._counts, self._open = self._expect(0), True
         if epoch < self._epoch:
             self._counts.repeated += int(real.sum())
             return
@@ -211,7 +213,8 @@ class Ledger:
         self._finished.append((epoch, self._counts))
         self._past.add(self._counts)
         self._seen.clear(0, int(self._starts[-1]))
-        self._epoch, self._counts = epoch + 1, self._expect(0)
+        # The next epoch expects nothing before its first slot: the stream may end here.
+        self._epoch, self._counts, self._open = epoch + 1, EpochCounts(), False
 
     def note_bad(self, record: int, shard: str, index: int, reason: str) -> None:
         """Names a record that was found bad; the first 100 records are listed, each once, the rest

@@ -27,8 +27,8 @@ SMALL = 256
 """Longest permutation that is made as a table: 256 lanes of it are 128 KiB, made in milliseconds an epoch."""
 
 HALF_ROUNDS = 8
-"""Half rounds of the network. Two elements of one row keep their distance with probability b**-4, and any other
-chance is about 1/n: an excess of 0.4 % at n = 257, and less above."""
+"""Half rounds of the network. Two elements of one row keep their distance with probability b**-4 beside the
+fair 1/n: an excess of 0.4 % at n = 257, less above."""
 
 Grid = tuple[int, int]
 

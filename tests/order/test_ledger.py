@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.order import EpochCounts, Ledger, Order, SlotStatus
+from feeder.order.bitmap import Bitmap
+from feeder.spec import Remainder, StreamSpec
+
+
+def make(records: int = 50, batch: int = 8, lanes: int = 4, remainder: Remainder = "drop") -> Order:
+    return Order(StreamSpec("d", batch, lanes, remainder=remainder), records)
+
+
+def hand_over(
+    ledger: Ledger, order: Order, epoch: int, number: int, slots: range, bad: set[int] | None = None
+) -> None:
+    """Books slots of a step as a sound worker fills them: bad records replaced, or masked in evaluation."""
+    taken = number * order.spec.per_lane
+    given, status = [], []
+    for slot, record in zip(slots, order.records(epoch, taken, np.array(slots)).tolist(), strict=True):
+        kind = SlotStatus.OWN if record >= 0 else SlotStatus.PADDING
+        if record in (bad or ()):
+            kind = SlotStatus.BAD if order.spec.remainder == "pad" else SlotStatus.SUBSTITUTE
+            if kind == SlotStatus.SUBSTITUTE:
+                record = next(r for r in order.substitutes(epoch, taken, slot) if r not in (bad or ()))
+        given.append(record)
+        status.append(kind)
+    ledger.account(epoch, taken, np.array(slots), np.array(given), np.array(status, np.uint8))
+
+
+def adds_up(counts: EpochCounts) -> bool:
+    parts = counts.delivered + counts.replaced + counts.masked + counts.dropped + counts.lost
+    return parts + counts.remaining == counts.expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(8, 300),
+    st.sampled_from(["drop", "pad"]),
+    st.sampled_from([1, 2, 4]),
+    st.sets(st.integers(0, 300), max_size=3),
+)
+def test_sound_epochs_lose_and_repeat_nothing(
+    records: int, remainder: Remainder, consumers: int, bad: set[int]
+) -> None:
+    order = make(records, remainder=remainder)
+    bad = {record for record in bad if record < records}
+    if any(len(bad) >= order.lane_length(lane) for lane in range(4)):
+        bad = set()
+    sums = EpochCounts()
+    for consumer in range(consumers):
+        ledger = Ledger(order, consumer, consumers)
+        for epoch in range(2):
+            for number in range(order.steps_per_epoch):
+                hand_over(ledger, order, epoch, number, order.consumer_slots(consumer, consumers), bad)
+            ledger.finish_epoch(epoch)
+        assert [epoch for epoch, _ in ledger.finished] == [0, 1]
+        for _, counts in ledger.finished:
+            assert adds_up(counts)
+            assert counts.lost == counts.repeated == counts.remaining == 0
+            sums.add(counts)
+    assert sums.expected == 2 * records
+    slots = 2 * order.steps_per_epoch * 8
+    assert sums.delivered + sums.replaced + sums.masked + sums.padding == slots
+    if remainder == "pad":
+        assert (sums.masked, sums.dropped, sums.replaced) == (2 * len(bad), 0, 0)
+
+
+def test_a_step_that_never_came_is_lost_and_one_that_came_twice_is_repeated() -> None:
+    order = make(48)
+    ledger = Ledger(order)
+    for number in (0, 1, 1, 3, 4, 5):
+        hand_over(ledger, order, 0, number, range(8))
+    hand_over(ledger, order, 1, 0, range(8))
+    ((epoch, counts),) = ledger.finished
+    assert epoch == 0
+    assert (counts.expected, counts.delivered, counts.lost, counts.repeated) == (48, 40, 8, 8)
+    hand_over(ledger, order, 0, 2, range(8))  # too late
+    assert ledger.current.repeated == 8
+    assert ledger.totals.lost == 8
+
+
+def test_a_wrong_record_is_a_loss_and_a_repetition() -> None:
+    """The ledger counts what was given, not what was asked for."""
+    order = make(48)
+    ledger = Ledger(order)
+    for number in range(6):
+        given = order.records(0, number * 2, np.arange(8))
+        if number == 4:
+            given[3] = order.records(0, 0, np.array([3]))[0]
+        ledger.account(0, number * 2, np.arange(8), given, np.zeros(8, np.uint8))
+    ledger.finish_epoch(0)
+    counts = ledger.totals
+    assert (counts.delivered, counts.lost, counts.repeated) == (47, 1, 1)
+
+
+def test_chunks_of_a_step_may_come_in_any_order() -> None:
+    order = make(48)
+    ledger = Ledger(order, 1, 2)
+    for number in range(6):
+        for slots in (range(6, 8), range(4, 6)):
+            hand_over(ledger, order, 0, number, slots)
+    assert ledger.current == EpochCounts(expected=24, delivered=24)
+
+
+def test_a_resumed_epoch_expects_only_what_remained() -> None:
+    order = make(50)
+    ledger = Ledger(order, epoch=3, taken=8)
+    assert ledger.current == EpochCounts(expected=50 - 4 * 8, dropped=2)
+    for number in (4, 5):
+        hand_over(ledger, order, 3, number, range(8))
+    ledger.finish_epoch(3)
+    assert ledger.finished == [(3, EpochCounts(expected=18, delivered=16, dropped=2))]
+    padded = make(50, remainder="pad")
+    ledger = Ledger(padded, taken=12)
+    hand_over(ledger, padded, 0, 6, range(8))
+    assert ledger.current == EpochCounts(expected=2, delivered=2, padding=6)
+
+
+@pytest.mark.parametrize(("records", "consumers"), [(7, 1), (50, 1), (50, 2), (203, 4)])
+def test_wrap_accounts_each_pass_of_each_lane(records: int, consumers: int) -> None:
+    order = make(records, remainder="wrap")
+    for consumer in range(consumers):
+        ledger = Ledger(order, consumer, consumers)
+        slots = order.consumer_slots(consumer, consumers)
+        for number in range(100):
+            hand_over(ledger, order, 0, number, slots)
+            assert adds_up(ledger.totals)
+        counts = ledger.totals
+        assert (counts.delivered, counts.lost, counts.repeated) == (100 * len(slots), 0, 0)
+        assert counts.remaining <= records
+        hand_over(ledger, order, 0, 99, slots)
+        assert ledger.totals.repeated == len(slots)
+
+
+def test_wrap_finds_a_skipped_step_once_the_lanes_wrap() -> None:
+    order = make(48, remainder="wrap")
+    for first in (0, 4):
+        ledger = Ledger(order, taken=2 * first)
+        for number in range(first, first + 12):
+            if number != first + 1:
+                hand_over(ledger, order, 0, number, range(8))
+        assert (ledger.totals.lost, ledger.totals.repeated) == (8, 0)
+        assert adds_up(ledger.totals)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        (None, SlotStatus.PADDING, "came for record"),
+        (None, 4, "with status 4"),
+        (49, SlotStatus.OWN, "record 49 with status 0"),  # of the other consumer
+        (-1, SlotStatus.OWN, "record -1 with status 0"),
+    ],
+)
+def test_answers_that_cannot_be_are_refused(given: int | None, status: int, words: str) -> None:
+    order = make()
+    ledger = Ledger(order, 0, 2)
+    records = order.records(0, 0, np.array([2]))
+    with pytest.raises(ProtocolError, match=words):
+        ledger.account(
+            0, 0, np.array([2]), records if given is None else np.array([given]), np.array([status], np.uint8)
+        )
+
+
+def test_steps_and_slots_of_others_are_refused() -> None:
+    order = make()
+    ledger = Ledger(order, 0, 2)
+    with pytest.raises(ConfigError, match=r"consumer 0 are in \[0, 4\)"):
+        hand_over(ledger, order, 0, 0, range(4, 8))
+    with pytest.raises(ConfigError, match="stands in epoch 0, got a step of epoch 2"):
+        hand_over(ledger, order, 2, 0, range(4))
+    with pytest.raises(ConfigError, match="cannot finish epoch 1"):
+        ledger.finish_epoch(1)
+
+
+def test_account_as_json_and_as_one_line() -> None:
+    order = make()
+    ledger = Ledger(order)
+    for number in range(6):
+        hand_over(ledger, order, 0, number, range(8), {5})
+    ledger.finish_epoch(0)
+    for record in range(150):
+        ledger.note_bad(record, "train-00000", record, "crc differs")
+        ledger.note_bad(0, "train-00000", 0, "crc differs")
+    saved = json.loads(json.dumps(ledger.to_dict()))
+    assert len(saved["bad"]) == 100
+    assert saved["bad_not_listed"] == 50
+    assert saved["bad"][0] == {
+        "record": 0,
+        "shard": "train-00000",
+        "index": 0,
+        "reason": "crc differs",
+        "times": 151,
+    }
+    assert saved["finished"][0]["epoch"] == 0
+    line = str(ledger)
+    assert "\n" not in line
+    for part in ("0 lost, 0 repeated", "2 dropped", "150 bad records"):
+        assert part in line
+
+
+def test_finished_epochs_are_bounded_and_totals_are_not() -> None:
+    order = make(8)
+    ledger = Ledger(order)
+    for epoch in range(1005):
+        hand_over(ledger, order, epoch, 0, range(8))
+    ledger.finish_epoch(1004)
+    assert len(ledger.finished) == 1000
+    assert ledger.totals.delivered == 8 * 1005
+    ledger.finish_epoch(1004)  # once more does nothing
+    assert ledger.epoch == 1005
+
+
+def test_bitmap_takes_an_eighth_of_a_byte_a_record() -> None:
+    assert Bitmap(1_281_167).nbytes == 160_146
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 70),
+    st.lists(st.one_of(st.lists(st.integers(0, 69)), st.tuples(st.integers(0, 70), st.integers(0, 70)))),
+)
+def test_bitmap_is_a_set(size: int, events: list[list[int] | tuple[int, int]]) -> None:
+    bitmap, twin = Bitmap(size), set[int]()
+    for event in events:
+        if isinstance(event, tuple):
+            start, stop = (min(place, size) for place in event)
+            bitmap.clear(start, stop)
+            twin -= set(range(start, stop))
+            continue
+        numbers = [number for number in event if number < size]
+        fresh = []
+        for number in numbers:
+            fresh.append(number not in twin)
+            twin.add(number)
+        assert bitmap.add(np.array(numbers, np.int64)).tolist() == fresh
+        assert len(bitmap) == len(twin)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError
+from feeder.order import assign, chunks, slots_by_worker
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 32), st.integers(1, 5))
+def test_each_slot_is_in_one_chunk_of_its_lane_s_worker(
+    per_lane: int, lanes: int, max_slots: int, workers: int
+) -> None:
+    owners = assign(range(lanes), [f"w{number}" for number in range(workers)])
+    slots = range(per_lane * lanes // 2 // per_lane * per_lane, per_lane * lanes)
+    pieces = chunks(slots_by_worker(slots, per_lane, owners), max_slots)
+    assert sorted(slot for _, piece in pieces for slot in piece) == list(slots)
+    for worker, piece in pieces:
+        assert list(piece) == sorted(piece)
+        assert all(owners[slot // per_lane] == worker for slot in piece)
+    for worker in {worker for worker, _ in pieces}:
+        sizes = [len(piece) for name, piece in pieces if name == worker]
+        assert 0 < max(sizes) <= max_slots
+        assert max(sizes) - min(sizes) <= 1
+        assert len(sizes) == -(-sum(sizes) // max_slots)
+    assert [piece[0] for _, piece in pieces] == sorted(piece[0] for _, piece in pieces)
+
+
+def test_a_chunk_holds_16_slots_unless_asked() -> None:
+    assert [len(piece) for _, piece in chunks({"a": range(64)})] == [16] * 4
+    assert [len(piece) for _, piece in chunks({"a": range(20)})] == [10, 10]
+    assert chunks({"a": []}) == []
+
+
+@pytest.mark.parametrize("max_slots", [0, -1, 33])
+def test_chunk_size_is_bounded(max_slots: int) -> None:
+    with pytest.raises(ConfigError, match=f"got max_slots {max_slots}"):
+        chunks({"a": [0]}, max_slots)
