@@ -1,0 +1,66 @@
+"""The hand-over between a call's threads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from feeder.errors import Closed, ProtocolError, Refused
+from feeder.worker.stream import Answer, Stream
+
+
+def test_answers_come_in_order_and_then_the_end() -> None:
+    stream = Stream(1)
+    stream.put(Answer(b"a"))
+    stream.put(Answer(b"b"))
+    stream.finish()
+    assert stream.next(owes=True) == Answer(b"a")
+    assert stream.next(owes=False) == Answer(b"b")
+    assert stream.next(owes=False) is None
+
+
+def test_a_finished_stream_waits_for_what_is_owed() -> None:
+    stream = Stream(1)
+    stream.finish()
+    late = threading.Timer(0.05, stream.put, [Answer(b"late")])
+    late.start()
+    assert stream.next(owes=True) == Answer(b"late")
+    late.join()
+
+
+def test_an_error_comes_before_answers() -> None:
+    stream = Stream(1)
+    stream.put(Answer(b"a"))
+    stream.fail(Refused("first"))
+    stream.fail(Refused("second"))
+    with pytest.raises(Refused, match="first"):
+        stream.next(owes=True)
+
+
+def test_close_ends_every_wait() -> None:
+    stream = Stream(1)
+    stream.put(Answer(b"dropped"))
+    stream.close()
+    assert stream.closed
+    assert stream.next(owes=True) is None
+    with pytest.raises(Closed):
+        stream.wait_opened(60)
+
+
+def test_waiting_for_open() -> None:
+    stream = Stream(1)
+    with pytest.raises(ProtocolError, match=r"nothing came within 0\.01 s"):
+        stream.wait_opened(0.01)
+    opener = threading.Timer(0.01, stream.opened)
+    opener.start()
+    stream.wait_opened(60)
+    opener.join()
+    ended = Stream(2)
+    ended.finish()
+    with pytest.raises(ProtocolError, match="the client ended its side"):
+        ended.wait_opened(60)
+    refused = Stream(3)
+    refused.fail(Refused("no"))
+    with pytest.raises(Refused, match="no"):
+        refused.wait_opened(60)
