@@ -37,6 +37,11 @@ SUSPECT_AFTER_S = 10.0
 from cold remote storage are retried by the worker for about as long."""
 
 
+GATHER_S = 0.5
+"""At the start nothing is asked before each worker was reached or failed to be, or this time is over:
+otherwise the one that answers first would be asked for the whole first window."""
+
+
 class Step(NamedTuple):
     """One batch of this consumer: its number in the stream, from 0, and where it lies in the order."""
 
@@ -150,6 +155,9 @@ class Session:
         self._next_number = 0
         self._next_id = 1
         self._exhausted = False
+        #: Workers of which nothing is known yet, and until when they are waited for, from the first poll on.
+        self._unknown = set(workers)
+        self._gather_until_s: float | None = None
 
     # Events.
 
@@ -157,11 +165,13 @@ class Session:
         """A connection to `worker` is ready for requests."""
         known = self._workers[worker]
         known.state, known.max_outstanding, known.heard_s = "live", max(1, max_outstanding), now
+        self._unknown.discard(worker)
         self._deal(now)
 
     def lost(self, worker: str, now: float) -> None:
-        """The connection ended; nothing more comes on it."""
+        """The connection ended, or could not be made; nothing more comes on it."""
         known = self._workers[worker]
+        self._unknown.discard(worker)
         if known.state == "down":
             return
         if known.state != "suspect":  # a suspect's were counted when it became one
@@ -217,6 +227,8 @@ class Session:
 
     def poll(self, now: float) -> list[Request]:
         """The requests to send now."""
+        if self._gathering(now):
+            return []
         self._suspect(now)
         due = [piece for piece in self._delayed if piece.not_before_s <= now]
         if due:
@@ -259,6 +271,8 @@ class Session:
     def wake_s(self) -> float | None:
         """When `poll` has something to do although nothing happened; None: never."""
         times = [piece.not_before_s for piece in self._delayed]
+        if self._unknown and self._gather_until_s is not None:
+            times.append(self._gather_until_s)
         live = [worker for worker in self._workers.values() if worker.state == "live"]
         if len(live) > 1:
             times += [worker.heard_s + self._suspect_after_s for worker in live if worker.owed]
@@ -291,6 +305,13 @@ class Session:
         self._workers[worker].failovers += 1
         if not self._expected(piece):
             self._route(piece, now, first=True)
+
+    def _gathering(self, now: float) -> bool:
+        if self._gather_until_s is None:
+            self._gather_until_s = now + GATHER_S
+        if now >= self._gather_until_s:
+            self._unknown.clear()
+        return bool(self._unknown)
 
     def _suspect(self, now: float) -> None:
         for name in self.live:

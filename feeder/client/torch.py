@@ -40,8 +40,8 @@ class FeederDataset(IterableDataset[TorchBatch]):
             for images, labels, mask, position in loader: ...
 
     Each iteration gives what is left of the current epoch, from where the last one stopped; under remainder
-    "wrap", which knows no epochs, it does not end. In evaluation (remainder "pad", no `epochs`) each is a pass
-    over everything.
+    "wrap", which knows no epochs, it does not end. In evaluation (remainder "pad", no `epochs`) each is a
+    pass over everything.
 
     Use `num_workers=0`, the default: decoding happens in the workers of feeder, and batches are ready ahead
     of time.

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from feeder.client.session import RETRY_S, ROUNDS, Piece, Request, Session, Step
+from feeder.client.session import GATHER_S, RETRY_S, ROUNDS, Piece, Request, Session, Step
 from feeder.errors import BadRecord, StorageError
 from feeder.order import assign
 
@@ -39,7 +39,28 @@ def covered(requests: list[Request], step: int) -> list[int]:
 def test_asks_nothing_before_a_worker_is_there() -> None:
     session = make(["a"])
     assert session.poll(0.0) == []
+    session.lost("a", 0.1)
+    assert session.poll(0.1) == []
     assert session.wake_s() is None
+
+
+def test_at_the_start_all_workers_are_waited_for_a_moment() -> None:
+    session = make(["a", "b", "c"])
+    session.opened("a", 100, 0.0)
+    assert session.poll(0.0) == []
+    session.lost("b", 0.1)
+    assert session.poll(0.1) == []
+    assert session.wake_s() == GATHER_S
+    assert session.poll(GATHER_S) != []
+    assert session.wake_s() is None
+
+
+def test_at_the_start_the_last_worker_to_be_reached_ends_the_wait() -> None:
+    session = make(["a", "b"])
+    session.opened("a", 100, 0.0)
+    assert session.poll(0.0) == []
+    session.opened("b", 100, 0.1)
+    assert {request.worker for request in session.poll(0.1)} == {"a", "b"}
 
 
 def test_a_window_of_steps_is_asked_for_and_moves_with_take() -> None:
@@ -255,6 +276,7 @@ def test_a_rejected_answer_is_asked_again_elsewhere() -> None:
 def test_a_worker_that_joins_takes_its_share_of_what_was_not_asked_yet() -> None:
     session = make(["a", "b"], slots=range(32), max_slots=1)
     session.opened("a", 1, 0.0)
+    session.lost("b", 0.0)
     session.poll(0.0)
     session.opened("b", 100, 0.0)
     assert len([request for request in session.poll(0.0) if request.worker == "b"]) >= 16
