@@ -27,8 +27,8 @@ from feeder.records.storage import retry
 __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
 
 MAX_OPEN_SHARDS = 4096
-"""Most shard files kept open. Lanes walk through all shards at once, so each one that is not kept costs an open,
-which takes a round trip on network storage."""
+"""Most shard files kept open. Lanes walk through all shards at once, so one that is not kept costs an open
+each time, which takes a round trip on network storage."""
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
@@ -225,8 +225,8 @@ class Dataset:
             build: False makes a missing or stale index an error.
             jobs: threads that build indexes; None takes as many as there are usable cores.
             progress: show a bar on stderr while indexes are built.
-            max_open: shard files kept open between reads; None takes half of what the process may open, at most
-                4096.
+            max_open: shard files kept open between reads; None takes half of what the process may open, at
+                most 4096.
 
         Raises:
             ConfigError: nothing matches, what matches has no record, or an index is missing and not built.

@@ -198,9 +198,7 @@ def pack(
     if held:
         plan |= _plan(HOLDOUT_NAME, held, min(len(held), max(1, round(shards * len(held) / len(kept)))))
     sets = {name, HOLDOUT_NAME} if held else {name}
-    labels = (
-        json.dumps({name: label for label, name in enumerate(classes)}, indent=1, ensure_ascii=False) + "\n"
-    )
+    labels = json.dumps({synset: label for label, synset in enumerate(classes)}, indent=1) + "\n"
     with _storage(dst):
         dst.mkdir(parents=True, exist_ok=True)
         if (old := _existing(dst, sets)) and not force:
@@ -224,11 +222,12 @@ def pack(
                     f"{src}: none of {len(images)} files is an image, such as {writer.skipped[0]}"
                 )
             (folder / LABELS_FILE).write_text(labels)
-            for path in old:
-                index_path(path).unlink(missing_ok=True)
-                path.unlink()
             for file in (LABELS_FILE, *plan):
                 os.replace(folder / file, dst / file)
+            for path in old:
+                if path.name not in plan:
+                    index_path(path).unlink(missing_ok=True)
+                    path.unlink()
             _sync_folder(dst)
     paths = [dst / file for file in plan]
     ensure_indexes(paths, RecordKeys(label_base=label_base), jobs=jobs, progress=progress)
@@ -319,8 +318,8 @@ class _Writer:
         return encode_example(
             {
                 "image/class/label": label + self._label_base,
-                "image/class/synset": self._classes[label].encode(),
-                "image/filename": os.path.basename(image).encode("utf-8", "surrogateescape"),
+                "image/class/synset": os.fsencode(self._classes[label]),
+                "image/filename": os.fsencode(os.path.basename(image)),
                 "image/format": format_name.encode(),
                 "image/height": height,
                 "image/width": width,

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from feeder.cli import main
+
+
+@pytest.fixture
+def photos(imagenet_sample: Path, tmp_path: Path) -> Path:
+    src = tmp_path / "photos"
+    src.mkdir()
+    for path in sorted(imagenet_sample.glob("*.JPEG"))[:12]:
+        shutil.copy(path, src / path.name)
+    return src
+
+
+def test_pack_index_verify(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards = str(tmp_path / "shards")
+    (photos / "n00_broken.JPEG").write_bytes(b"<html>")
+    assert main(["pack", str(photos), shards, "--shards", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert "12 images of 13 classes in 3 shards" in out
+    assert "1 files skipped" in out
+    assert "skipped n00_broken.JPEG: is no JPEG" in err
+
+    assert main(["index", shards]) == 0
+    assert "3 shards, 12 records" in capsys.readouterr().out
+    assert main(["verify", shards]) == 0
+    assert "12 records in 3 shards: none bad" in capsys.readouterr().err
+
+
+def test_json_for_machines(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards = str(tmp_path / "shards")
+    assert main(["pack", str(photos), shards, "--shards", "2", "--json"]) == 0
+    packed = json.loads(capsys.readouterr().out)
+    assert (packed["records"], packed["classes"], len(packed["shards"]), packed["skipped"]) == (12, 12, 2, [])
+    assert Path(packed["labels"]).is_file()
+
+    assert main(["index", shards, "--force", "--json", "--jobs", "1"]) == 0
+    indexed = json.loads(capsys.readouterr().out)
+    assert (indexed["shards"], indexed["built"], indexed["records"], indexed["bad"]) == (2, 2, 12, 0)
+    assert indexed["damaged"] == {}
+    assert len(indexed["fingerprint"]) == 64
+
+    assert main(["verify", shards, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"records": 12, "shards": 2, "bad": []}
+
+
+def test_verify_lists_what_is_bad_and_exits_1(
+    odd_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--label-base", "0", "--index-dir", str(tmp_path)]
+    assert main(["verify", str(odd_files / "tfrecord/mixed_good_and_bad.tfrecord"), *options]) == 1
+    out, err = capsys.readouterr()
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert [(shard, int(index)) for shard, index, _ in lines] == [
+        ("mixed_good_and_bad.tfrecord", 1),
+        ("mixed_good_and_bad.tfrecord", 3),
+        ("mixed_good_and_bad.tfrecord", 4),
+    ]
+    assert all(reason for *_, reason in lines)
+    assert "6 records in 1 shards: 3 bad" in err
+    assert main(["verify", str(odd_files / "tfrecord/cut_in_payload.tfrecord"), *options, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["records"] == 3
+    assert report["bad"][0]["index"] == 2
+    assert "offset 1665" in report["bad"][0]["reason"]
+
+
+def test_verify_sees_damage_in_the_last_rows(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crop above the damage would not: verify decodes every row."""
+    victim = sorted(photos.iterdir())[5]
+    victim.write_bytes(victim.read_bytes()[: -victim.stat().st_size // 10])
+    assert main(["pack", str(photos), str(tmp_path / "shards"), "--shards", "2"]) == 0
+    assert main(["verify", str(tmp_path / "shards"), "--jobs", "2"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2  # pack's line and the bad record
+
+
+def test_synth_makes_what_pack_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["synth", str(tmp_path / "photos"), "--images", "6", "--classes", "2", "--seed", "3"]) == 0
+    assert "6 images of 2 classes" in capsys.readouterr().out
+    arguments = [
+        "pack",
+        str(tmp_path / "photos"),
+        str(tmp_path / "shards"),
+        "--shards",
+        "1",
+        "--holdout",
+        "0.34",
+    ]
+    assert main(arguments) == 0
+    assert "4 images and 2 held out of 2 classes in 2 shards" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["index", "{}/none-*"], "matches no shard file"),
+        (["verify", "{}/none"], "no such file or folder"),
+        (["pack", "{}/none", "{}/out", "--shards", "1"], "no such folder"),
+        (["synth", "{}/out", "--images", "1", "--classes", "2"], "images must be"),
+    ],
+)
+def test_errors_are_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main([argument.format(tmp_path) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("feeder: error: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["pack", "synth", "index", "verify"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"examples:\n  feeder {command} " in capsys.readouterr().out
+
+
+def test_jobs_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "x", "--jobs", "0"])
+    assert ended.value.code == 2
+    assert "must be a number from 1 on" in capsys.readouterr().err
