@@ -141,6 +141,9 @@ def contestant_row(run: str, name: str, ours: Sequence[Round], theirs: Sequence[
         "images_per_s": Spread.of([one.images_per_s for one in theirs]).rounded(1),
         "cpu_us_per_image": Spread.of([one.cpu_us_per_image for one in theirs]).rounded(1),
         "feeder_times_faster": Spread.of(ratios(ours, theirs)).rounded(3),
+        "feeder_times_less_cpu": Spread.of(
+            [other.cpu_us_per_image / one.cpu_us_per_image for one, other in zip(ours, theirs, strict=True)]
+        ).rounded(3),
         "seconds": [round(one.seconds, 4) for one in theirs],
     }
 

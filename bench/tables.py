@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["decode_table", "progress", "service_table", "summary_lines"]
+__all__ = ["by_speed", "decode_table", "progress", "service_table", "summary_lines"]
 
 Row = Mapping[str, Any]
 
@@ -33,9 +33,10 @@ def decode_table(rows: Sequence[Row]) -> str:
                 f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
                 f"{row['cpu_us_per_image']['median']:,.0f}",
                 f"{row['feeder_times_faster']['median']:.2f} x",
+                f"{row['feeder_times_less_cpu']['median']:.2f} x",
                 f"{row['agreement']['mean_abs']:.2f}",
             )
-            for row in _by_speed(rows)
+            for row in by_speed(rows)
         ],
     )
 
@@ -43,7 +44,16 @@ def decode_table(rows: Sequence[Row]) -> str:
 def service_table(rows: Sequence[Row]) -> str:
     """A markdown table of the contestants of one service run, fastest first."""
     return _table(
-        ("contestant", "antialias", "images/s", "quartiles", "CPU us/image", "of it consumer", "feeder is"),
+        (
+            "contestant",
+            "antialias",
+            "images/s",
+            "quartiles",
+            "CPU us/image",
+            "of it consumer",
+            "feeder is",
+            "by CPU",
+        ),
         [
             (
                 row["contestant"],
@@ -53,8 +63,9 @@ def service_table(rows: Sequence[Row]) -> str:
                 f"{row['cpu_us_per_image']['median']:,.0f}",
                 f"{row['consumer_cpu_us_per_image']['median']:,.0f}",
                 f"{row['feeder_times_faster']['median']:.2f} x",
+                f"{row['feeder_times_less_cpu']['median']:.2f} x",
             )
-            for row in _by_speed(rows)
+            for row in by_speed(rows)
         ],
     )
 
@@ -74,7 +85,8 @@ def progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _by_speed(rows: Sequence[Row]) -> list[Row]:
+def by_speed(rows: Sequence[Row]) -> list[Row]:
+    """The contestants among rows, fastest first."""
     contestants = [row for row in rows if row["kind"] == "contestant"]
     return sorted(contestants, key=lambda row: -float(row["images_per_s"]["median"]))
 
