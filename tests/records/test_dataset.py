@@ -89,8 +89,8 @@ def test_the_fingerprint_is_that_of_the_content(folder: Path, tmp_path: Path, ma
 def test_same_name_size_and_mtime_but_other_content(odd_files: Path, tmp_path: Path) -> None:
     """Story: v1 is indexed and read; v2 takes its place, with the same name, size and mtime.
 
-    Result: another fingerprint and v2's images for whoever opens anew; a storage error, not a bad record, for who
-    is still open.
+    Result: another fingerprint and v2's images for whoever opens anew; a storage error, not a bad record, for
+    who is still open.
     """
     name = "train-00000-of-00001.tfrecord"
     keys = RecordKeys(label_base=0)

@@ -4,6 +4,7 @@ import colorsys
 import hashlib
 import io
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def files(textures: Textures) -> list[bytes]:
 
 
 def test_the_make_up_is_imagenets(files: list[bytes]) -> None:
-    """Targets: 202k pixels, 110 kB, 76 % 4:4:4, 20 % 4:2:0, 2 to 4 % gray. Tolerances: three standard errors."""
+    """Targets: 202k pixels, 110 kB, 76 % 4:4:4, 20 % 4:2:0, 2 to 4 % gray; within three standard errors."""
     headers = [simplejpeg.decode_jpeg_header(file) for file in files]
     pixels = np.array([height * width for height, width, *_ in headers])
     nbytes = np.array([len(file) for file in files])
@@ -60,10 +61,7 @@ def test_backgrounds_have_a_natural_spectrum(textures: Textures) -> None:
     power = np.abs(np.fft.rfft2(plane)) ** 2
     frequency = np.hypot(np.fft.fftfreq(768)[:, None], np.fft.rfftfreq(768)[None, :])
     edges = np.geomspace(0.01, 0.4, 12)
-    means = [
-        power[(low <= frequency) & (frequency < high)].mean()
-        for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    means = [power[(low <= frequency) & (frequency < high)].mean() for low, high in pairwise(edges)]
     slope = np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(means), 1)[0]
     assert -2.3 < slope < -1.9
 

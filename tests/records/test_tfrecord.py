@@ -90,7 +90,7 @@ def test_a_cut_file_gives_the_records_before_the_cut(
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=2, max_size=4), st.data())
 @settings(max_examples=200)
 def test_any_flipped_bit_is_noticed(file: Path, payloads: list[bytes], data: st.DataObject) -> None:
-    """In a payload or its crc: that record is not intact. In a length: the file ends there. Others are well."""
+    """In a payload or its crc: that record is not intact. In a length: the file ends there."""
     whole = [header + payload + footer for payload in payloads for header, footer, _ in [frame(payload)]]
     victim = data.draw(st.integers(0, len(whole) - 1))
     bit = data.draw(st.integers(0, 8 * len(whole[victim]) - 1))
