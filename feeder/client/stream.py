@@ -131,7 +131,7 @@ class Stream(Iterator[Batch]):
         assembly = self._engine.take()
         if assembly is None:
             self._ended = True
-            if self._batches and self._ledger.current.remaining:
+            if self._batches:
                 self._ledger.finish_epoch(self._ledger.epoch)  # what has not come by now is lost
             self._engine.close()
             raise StopIteration

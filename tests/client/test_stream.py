@@ -75,6 +75,7 @@ def test_batches_hold_what_the_order_says(scripted: Make) -> None:
             next(stream)
         totals = stream.ledger().totals
         assert (totals.expected, totals.delivered, totals.lost, totals.repeated) == (80, 80, 0, 0)
+        assert [epoch for epoch, _ in stream.ledger().finished] == [0, 1]
 
 
 def test_all_workers_are_asked(scripted: Make) -> None:

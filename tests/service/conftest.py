@@ -172,6 +172,7 @@ def run_client(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         path.write_text(script)
         return subprocess.Popen(
             [sys.executable, "-W", "error", "-X", "dev", str(path), *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=ENVIRONMENT,
