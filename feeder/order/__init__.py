@@ -1,5 +1,6 @@
-"""Which record comes in which slot, what part of it is shown, and who serves it: pure functions, no
-coordinator."""
+"""Which record comes in which slot, what part of it is shown, who serves it: pure functions, no
+coordinator.
+"""
 
 from feeder.order.assignment import assign, next_in_line
 from feeder.order.chunks import chunks, slots_by_worker

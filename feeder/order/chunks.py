@@ -13,8 +13,9 @@ MAX_SLOTS = 32
 
 
 def slots_by_worker(slots: Iterable[int], per_lane: int, owners: Mapping[int, str]) -> dict[str, list[int]]:
-    """The slots of a step that each worker makes, ascending if `slots` are; owners as `assign` gives them by
-    lane."""
+    """The slots of a step that each worker makes, in the order of `slots`; `owners` is what `assign`
+    gives.
+    """
     shares: dict[str, list[int]] = {}
     for slot in slots:
         shares.setdefault(owners[slot // per_lane], []).append(slot)
@@ -24,8 +25,7 @@ def slots_by_worker(slots: Iterable[int], per_lane: int, owners: Mapping[int, st
 def chunks(
     slots_by_worker: Mapping[str, Sequence[int]], max_slots: int = 16
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Each worker's slots in as few pieces of at most max_slots as there can be, their sizes differing by at
-    most one.
+    """Each worker's slots in as few pieces of at most max_slots as there can be, all of about one size.
 
     Returns:
         (worker, slots ascending) of each request, by their first slot.

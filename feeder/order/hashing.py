@@ -3,7 +3,8 @@
 A key is folded from words one after another (seed, epoch, record, ...), each behind a full mix of those
 before it, so that no sum or swap of words gives the same key: seed 1 in epoch 0 has nothing to do with seed 0
 in epoch 1. A draw is a function of (key, counter) and needs no state. Only integer arithmetic modulo 2**64 is
-used, so that every machine gets the same bits."""
+used, so that every machine gets the same bits.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Purpose", "Words", "draws", "fold", "key_of", "mix", "steps"]
+__all__ = ["Purpose", "Words", "draws", "fold", "key_of", "mix", "steps_of"]
 
 Words = NDArray[np.uint64]
 
@@ -26,16 +27,14 @@ _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 class Purpose(IntEnum):
-    """What a key is used for; keys of different purposes are unrelated. Values are part of the order: never
-    reuse one."""
+    """What a key is used for; keys of different purposes are unrelated. A value is never used anew."""
 
     PERMUTATION = 1
     WINDOW = 2
 
 
 def mix(words: Words) -> Words:
-    """A bijection of [0, 2**64) in which each input bit flips each output bit about half the time (uint64,
-    any shape)."""
+    """A bijection of [0, 2**64), any shape: each input bit flips each output bit about half the time."""
     z = words ^ (words >> _S30)
     z *= _MULTIPLIER_1
     z ^= z >> _S27
@@ -45,29 +44,25 @@ def mix(words: Words) -> Words:
 
 
 def fold(keys: Words, words: Words) -> Words:
-    """The keys that take in one more word each; shapes broadcast. For a fixed key it is a bijection of the
-    word."""
+    """The keys that take in one more word each; for one key a bijection of the word. Shapes broadcast."""
     return mix(keys ^ words)
 
 
 @lru_cache(maxsize=64)
 def key_of(purpose: Purpose, *words: int) -> Words:
-    """The key (uint64 [1], read-only) of a purpose and of words in [0, 2**64), as `fold` takes them in one by
-    one."""
-    key = np.array([purpose], np.uint64)
-    key = mix(key)
+    """The key (uint64 [1], read-only) of a purpose and words in [0, 2**64), taken in one after another."""
+    key = mix(np.array([purpose], np.uint64))
     for word in words:
         key = fold(key, np.array([word], np.uint64))
     key.flags.writeable = False
     return key
 
 
-def steps(count: int) -> Words:
+def steps_of(count: int) -> Words:
     """What `draws` takes for the counters 0..count-1, uint64 [count]."""
     return np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT
 
 
 def draws(keys: Words, steps: Words) -> Words:
-    """Independent 64-bit numbers (SplitMix64), one for each key and each of `steps(count)`; shapes
-    broadcast."""
+    """Independent 64-bit numbers (SplitMix64) for keys and `steps_of(count)`; shapes broadcast."""
     return mix(keys + steps)

@@ -2,7 +2,8 @@
 
 Records 0..N-1 are cut into L contiguous lanes. Each global step takes the next q = B/L records of every lane,
 in the lane's own order of the epoch; slot s of the step belongs to lane s // q. Neither the number of
-consumers nor the workers play a part."""
+consumers nor the workers play a part.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +34,14 @@ _EPOCHS_KEPT = 4
 
 
 def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
-    """The largest number of lanes L with L | global_batch and consumer_count | L, at most max(256, 8
-    consumers).
+    """The largest number of lanes, up to max(256, 8 consumers), that fits batch and consumers.
 
-    L is also at most the number of records, unless consumer_count itself is more: each consumer has a lane at
-    least."""
+    It divides global_batch and is a multiple of consumer_count. It is no more than the records, unless
+    consumer_count itself is: each consumer has at least one lane.
+
+    Raises:
+        ConfigError: consumer_count does not divide global_batch.
+    """
     if consumer_count < 1 or global_batch < 1 or global_batch % consumer_count:
         raise ConfigError(
             f"the global batch must be a multiple of the number of consumers, "
@@ -105,7 +109,8 @@ class Order:
         """Global steps of one epoch: floor(N/B) under "drop", otherwise ceil(N/B).
 
         Under "wrap", where all passes are one endless epoch, it is the steps after which every record has
-        come once."""
+        come once.
+        """
         whole, rest = divmod(self.total, self.spec.global_batch)
         return whole if self.spec.remainder == "drop" else whole + (rest > 0)
 
@@ -117,8 +122,7 @@ class Order:
         return -(-epochs * longest // self.spec.per_lane)
 
     def check_steps(self) -> None:
-        """Raises ConfigError where an epoch holds no step at all (remainder "drop", fewer records than a
-        batch)."""
+        """Raises ConfigError where "drop" leaves an epoch no step at all: fewer records than a batch."""
         if self.steps_per_epoch == 0:
             raise ConfigError(
                 f"data set {self.spec.dataset!r}: {self.total} records do not fill one global batch of "
@@ -170,15 +174,18 @@ class Order:
         return self._at(offsets, lanes, epochs)
 
     def epochs_of(self, epoch: int, taken: int, slots: Int64s) -> Int64s:
-        """int64 [n]: the epoch whose crop and flip each slot gets: under "wrap" the lane's own pass, else
-        `epoch`."""
+        """int64 [n]: the epoch that each slot's crop is drawn for: `epoch`, or under "wrap" the lane's
+        pass.
+        """
         lanes, _, epochs = self._places(epoch, taken, slots)
         return np.full(lanes.shape, epochs, np.int64) if isinstance(epochs, int) else epochs
 
     def substitutes(self, epoch: int, taken: int, slot: int) -> Iterator[int]:
-        """What may replace the slot's own record, best first: the records after it in the lane's order of
-        that epoch (under "wrap": of that pass), cyclic, each other record of the lane once. Empty for a
-        padding slot."""
+        """What may replace the slot's own record, the best first.
+
+        The records after it in the lane's order of that epoch (under "wrap": of that pass), cyclic: each
+        other record of the lane once. Empty for a padding slot.
+        """
         lanes, offsets, epochs = self._places(epoch, taken, np.array([slot], np.int64))
         lane, offset = int(lanes[0]), int(offsets[0])
         pass_number = epochs if isinstance(epochs, int) else int(epochs[0])
@@ -248,12 +255,13 @@ class Order:
         return fold(epoch_keys, lanes.view(np.uint64))
 
     def _permutations_in(self, epoch: int) -> NDArray[np.uint16]:
-        """uint16 [lanes, longest]: the permutations of all lanes, where they are small; kept for the epoch's
-        steps."""
+        """uint16 [lanes, longest]: the permutations of all lanes, where they are small; kept for the
+        epoch.
+        """
         return permutation_table(self._keys(epoch, self._all_lanes), self._lengths)
 
     def _round_keys_in(self, epoch: int) -> Words:
-        """uint64 [half rounds, lanes]: the round keys of all lanes; kept for the epoch's steps."""
+        """uint64 [half rounds, lanes]: the round keys of all lanes; kept for the epoch."""
         return round_keys(self._keys(epoch, self._all_lanes))
 
     def _following(self, lane: int, offset: int, epoch: int) -> Iterator[int]:

@@ -2,7 +2,8 @@
 
 For each finished epoch: delivered + replaced + masked + dropped + lost = expected. In a sound stream lost and
 repeated are 0. They are found out, not assumed: each record that is delivered as its own sets its bit, and a
-bit that is set already makes it a repetition, a bit that is never set a loss."""
+bit that is set already makes it a repetition, a bit that is never set a loss.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class EpochCounts:
         masked: bad; the slot is masked.
         dropped: left over by remainder "drop".
         lost: never came.
-        repeated: came as their own once too often.
+        repeated: slots whose record had come before. A substitute comes for the record that it replaces.
         padding: masked slots that stand for no record.
     """
 
@@ -94,7 +95,8 @@ class Ledger:
     """The account of one consumer of one stream. Not thread-safe.
 
     Under remainder "wrap", where all passes are one endless epoch, a lane's pass is closed when its next one
-    begins; there is one running account and no finished epochs."""
+    begins; there is one running account and no finished epochs.
+    """
 
     def __init__(
         self,
@@ -184,7 +186,6 @@ class Ledger:
                 f"epoch {epoch}, taken {taken}, slot {slots[place]}: record {given[place]} with status "
                 f"{status[place]} came for record {asked[place]}"
             )
-        self._counts.padding += int(slots.size - real.sum())
         if self._order.spec.remainder == "wrap":
             passes = self._order.epochs_of(epoch, taken, slots)
             for number in np.unique(passes):
@@ -193,22 +194,28 @@ class Ledger:
             return
         if epoch > self._epoch + self._open:
             raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
-        if epoch > self._epoch and self._open:
+        if epoch > self._epoch:
             self.finish_epoch(self._epoch)
-        if epoch == self._epoch and not self._open:
-            self._counts, self._open = self._expect(0), True
         if epoch < self._epoch:
             self._counts.repeated += int(real.sum())
             return
+        if not self._open:
+            self._counts.add(self._expect(0))
+            self._open = True
+        self._counts.padding += int(slots.size - real.sum())
         self._book(marked[real], status[real])
 
     def finish_epoch(self, epoch: int) -> None:
-        """Closes the running epoch: what has not come by now is lost. Nothing if it is closed already, or
-        under "wrap"."""
+        """Closes the running epoch: what has not come by now is lost.
+
+        Does nothing where it is closed already, and under "wrap".
+        """
         if epoch > self._epoch:
             raise ConfigError(f"the account stands in epoch {self._epoch}, cannot finish epoch {epoch}")
         if epoch < self._epoch or self._order.spec.remainder == "wrap":
             return
+        if not self._open:
+            self._counts.add(self._expect(0))
         self._counts.lost = self._counts.remaining
         self._finished.append((epoch, self._counts))
         self._past.add(self._counts)
@@ -217,8 +224,9 @@ class Ledger:
         self._epoch, self._counts, self._open = epoch + 1, EpochCounts(), False
 
     def note_bad(self, record: int, shard: str, index: int, reason: str) -> None:
-        """Names a record that was found bad; the first 100 records are listed, each once, the rest
-        counted."""
+        """Names a bad record. The first 100 are listed, with how often they were found; others are
+        counted.
+        """
         if record in self._bad:
             self._bad[record]["times"] += 1
         elif len(self._bad) < MAX_BAD:
@@ -261,8 +269,7 @@ class Ledger:
         return counts
 
     def _book(self, marked: Int64s, status: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Counts real slots by the record each stands for (from the consumer's first); says which were
-        new."""
+        """Counts slots by the records that they stand for (from the consumer's first); which were new?"""
         new = self._seen.add(marked)
         kinds = np.bincount(status[new], minlength=3)
         self._counts.delivered += int(kinds[SlotStatus.OWN])

@@ -1,5 +1,4 @@
-"""Keyed permutations of [0, n) for many keys and lengths at a time: by sorting for small n, else with random
-access.
+"""Keyed permutations of [0, n), for many keys and lengths at a time.
 
 Up to SMALL elements, a permutation is a table: the elements sorted by a keyed 64-bit number each, so that all
 n! permutations are equally likely. A Feistel network would not do there: with halves of two or three values
@@ -9,7 +8,8 @@ Above that the domain is a grid of a columns and b rows with a * b just above n.
 adds a keyed random function of the row to the column (modulo a), then one of the column to the row (modulo
 b), and so on; each half round can be undone, so the whole is a bijection of the grid. A value that lands
 outside [0, n) goes through again until it is inside ("cycle walking"): still a bijection, and rare, since the
-grid is hardly larger than n."""
+grid is hardly larger than n.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.order.hashing import Words, draws, steps
+from feeder.order.hashing import Words, draws, steps_of
 
 __all__ = ["HALF_ROUNDS", "SMALL", "Grid", "grid_of", "permutation_table", "permute", "round_keys"]
 
@@ -28,15 +28,16 @@ SMALL = 256
 
 HALF_ROUNDS = 8
 """Half rounds of the network. Two elements of one row keep their distance with probability b**-4 beside the
-fair 1/n: an excess of 0.4 % at n = 257, less above."""
+fair 1/n: an excess of 0.4 % at n = 257, less above.
+"""
 
 Grid = tuple[int, int]
 
-# Large odd numbers without structure (from Evensen's rrmxmx and nasam mixers).
+# The multipliers of the degski64 and rrmxmx mixers: odd, and without structure.
 _MULTIPLIER_1 = np.uint64(0xD6E8FEB86659FD93)
 _MULTIPLIER_2 = np.uint64(0x9FB21C651E98DF25)
 _S32 = np.uint64(32)
-_STEPS = steps(HALF_ROUNDS)[:, None]
+_STEPS = steps_of(HALF_ROUNDS)[:, None]
 
 
 @lru_cache(maxsize=256)
@@ -44,7 +45,8 @@ def grid_of(n: int) -> Grid:
     """Columns and rows (a, b), a >= b, of a small grid with at least n cells, for n in [1, 2**40].
 
     a * b is even for n > 1: on a grid of two odd sides every half round is an even permutation, and half of
-    all permutations would never come."""
+    all permutations would never come.
+    """
     if not 1 <= n <= 2**40:
         raise ValueError(f"a permutation needs between 1 and 2**40 elements, got {n}")
     if n == 1:
@@ -64,15 +66,14 @@ def grid_of(n: int) -> Grid:
 
 
 def permutation_table(keys: Words, lengths: Words) -> NDArray[np.uint16]:
-    """Whole permutations, uint16 [n, longest]: row i maps [0, lengths[i]) by keys[i]; what follows is no part
-    of it.
+    """Whole permutations, uint16 [n, longest]: row i maps [0, lengths[i]) by keys[i]; the rest of it is void.
 
     Args:
         keys: uint64 [n].
         lengths: uint64 [n], at most SMALL.
     """
     longest = int(lengths.max(initial=0))
-    numbers = draws(keys[:, None], steps(longest))
+    numbers = draws(keys[:, None], steps_of(longest))
     numbers[np.arange(longest, dtype=np.uint64) >= lengths[:, None]] = np.iinfo(np.uint64).max
     return numbers.argsort(axis=1, kind="stable").astype(np.uint16)
 

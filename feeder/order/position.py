@@ -121,7 +121,7 @@ class Position:
         _check_entries("position: spec", fields, {**_FIELD_TYPES, "reduce": int if _is_int(reduce) else str})
         for where, entries, known in (
             ("position", saved, {*types, "spec"}),
-            ("position: spec", fields, _known()),
+            ("position: spec", fields, {*_FIELD_TYPES, "reduce"}),
         ):
             unknown = sorted(set(entries) - known)
             if unknown:
@@ -135,10 +135,6 @@ class Position:
         return cls(
             saved["epoch"], saved["taken"], StreamSpec(**fields), saved["records"], saved["fingerprint"]
         )
-
-
-def _known() -> set[str]:
-    return {field.name for field in dataclasses.fields(StreamSpec)}
 
 
 def _is_int(value: object) -> bool:

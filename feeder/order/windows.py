@@ -1,9 +1,11 @@
-"""Which part of an image a sample shows, and whether it is mirrored: functions of (seed, epoch, record, image
-size).
+"""Which part of an image a sample shows, and whether it is mirrored.
 
-All windows are (x, y, width, height) in source pixels, at least 1 x 1 and inside the image. Only integer
+Both are functions of (seed, epoch, record) and of the image's size.
+
+Windows are (x, y, width, height) in source pixels, at least 1 x 1 and inside the image. Only integer
 arithmetic and the IEEE operations + - * / sqrt rint are used, each rounded as IEEE 754 says, never exp or log
-of a C library: every machine draws the same windows."""
+of a C library: every machine draws the same windows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.order.hashing import Purpose, draws, fold, key_of, steps
+from feeder.order.hashing import Purpose, draws, fold, key_of, steps_of
 from feeder.spec import Augment, Sampler
 
 __all__ = ["Sizes", "Windows", "eval_windows", "smallest_window", "train_windows", "whole_windows"]
@@ -25,17 +27,18 @@ Halves: TypeAlias = NDArray[np.uint32]
 """uint32 [n, 2, attempts, 2]: four draws an attempt, each uniform in [0, 2**32)."""
 
 # torchvision's RandomResizedCrop(scale, ratio) and the reference ResNet's sample_distorted_bounding_box use
-# the same numbers; the latter's effective minimum area is its min_object_covered, since its one object is the
-# whole image.
+# the same numbers. The latter's effective least area is its min_object_covered, since its one object is the
+# whole image; its largest area, all of the image, needs no factor below.
 ATTEMPTS = 10
 MIN_AREA, MAX_AREA = 0.08, 1.0
 MIN_RATIO, MAX_RATIO = 3 / 4, 4 / 3
 MIN_COVERED = 0.1
 
+_ROOT_MIN_AREA = float(np.sqrt(MIN_AREA))
 _LOG_MAX_RATIO = 0.2876820724517809
 """log(4/3), and -log(3/4)."""
 
-_STEPS = steps(2 * ATTEMPTS + 1)
+_STEPS = steps_of(2 * ATTEMPTS + 1)
 _UNIT = 2.0**-32
 _S63 = np.uint64(63)
 
@@ -106,7 +109,8 @@ def eval_windows(sampler: Sampler, image_size: int, sizes: Sizes) -> Windows:
 
     "torchvision": as Resize(round(image_size * 256 / 224)) and CenterCrop(image_size) take it, in whole
     source pixels (the nearest ones). "inception": a square of 7/8 of the short side, at ((side - square) + 1)
-    // 2, as the reference does for 224; other image sizes keep that proportion."""
+    // 2, as the reference does for 224; other image sizes keep that proportion.
+    """
     if sampler == "inception":
         return _inception_center(sizes.astype(np.int64)).astype(np.int32)
     sides = sizes.astype(np.int64)
@@ -128,10 +132,11 @@ def whole_windows(sizes: Sizes) -> Windows:
 
 
 def smallest_window(augment: Augment, sampler: Sampler, sizes: Sizes, image_size: int) -> Sizes:
-    """Lower bounds of the width and the height of any window of each image, int32 [n, 2], for reduce="auto".
+    """The least width and height that a window of each image can have, int32 [n, 2], for reduce="auto".
 
-    Depends on the spec and the image's size only, never on what is drawn. For "eval" and "none" the bound is
-    the window."""
+    Depends on the spec and the image's size only, never on what is drawn. A lower bound under "train" (some
+    windows may never be that small); under "eval" and "none" the window's own size.
+    """
     if augment == "none":
         return sizes.astype(np.int32)
     if augment == "eval":
@@ -152,7 +157,7 @@ def smallest_window(augment: Augment, sampler: Sampler, sizes: Sizes, image_size
 
 
 def _torchvision(halves: Halves, sides: NDArray[np.float64]) -> Windows:
-    """RandomResizedCrop; the first numbers of an attempt give area and ratio, the second give x and y."""
+    """RandomResizedCrop. Draws of an attempt: area, ratio; x, y."""
     extents = np.empty((2, len(sides), ATTEMPTS))
     roots = halves[:, 0, :, 0] * ((MAX_AREA - MIN_AREA) * _UNIT)
     roots += MIN_AREA
@@ -169,28 +174,29 @@ def _torchvision(halves: Halves, sides: NDArray[np.float64]) -> Windows:
 
 
 def _inception(halves: Halves, sides: NDArray[np.float64]) -> Windows:
-    """sample_distorted_bounding_box; the first numbers of an attempt give ratio and height, the second give x
-    and y."""
+    """sample_distorted_bounding_box. Draws of an attempt: ratio, height; x, y."""
     width, height = sides[:, :1], sides[:, 1:]
     total = width * height
-    least, most = MIN_AREA * total, MAX_AREA * total
+    least = MIN_AREA * total
     ratios = halves[:, 0, :, 0] * ((MAX_RATIO - MIN_RATIO) * _UNIT)
     ratios += MIN_RATIO
-    high = np.rint(np.sqrt(most / ratios))
-    # Where that is too wide, the tallest window whose rounded width still fits (the reference keeps 1e-7 off
-    # the half).
-    tallest = np.floor((width + (0.5 - 1e-7)) / ratios)
-    tallest -= np.rint(tallest * ratios) > width
-    high = np.minimum(np.where(np.rint(high * ratios) > width, tallest, high), height)
-    low = np.minimum(np.rint(np.sqrt(least / ratios)), high)
-    heights = low + np.floor(halves[:, 0, :, 1] * (high - low + 1) * _UNIT)
-    # Rounding may have put the area a little outside of its range: one row more, or else one row less, may
-    # mend it.
-    heights += np.rint(heights * ratios) * heights < least
-    heights -= np.rint(heights * ratios) * heights > most
-    extents = np.stack([np.rint(heights * ratios), heights])
-    areas = extents[0] * extents[1]
-    fits = (areas >= max(MIN_AREA, MIN_COVERED) * total) & (areas <= most) & (areas > 0)
+    roots = np.sqrt(total / ratios)
+    # The tallest that neither is too wide, once its width is rounded, nor too high. The 1e-7 is the
+    # reference's.
+    high = np.minimum(np.rint(roots), np.floor((width + (0.5 - 1e-7)) / ratios))
+    high = np.minimum(high, height)
+    low = np.minimum(np.rint(roots * _ROOT_MIN_AREA), high)
+    heights = low + np.floor(halves[:, 0, :, 1] * (high - low + 1.0) * _UNIT)
+    # Rounding may have put the area a little outside of its range: one row more or less may mend it.
+    areas = np.rint(heights * ratios) * heights
+    heights += areas < least
+    heights -= areas > total
+    extents = np.empty((2, len(sides), ATTEMPTS))
+    np.rint(heights * ratios, extents[0])
+    extents[1] = heights
+    np.multiply(extents[0], heights, areas)
+    fits = areas >= MIN_COVERED * total
+    fits &= areas <= total
     windows, missed = _place(extents, fits, halves, sides, spare=0)
     missed |= (windows[:, 2:] == sides).all(axis=1)
     if missed.any():
@@ -236,8 +242,9 @@ def _place(
 
 
 def _ratio_center(sides: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest centred window whose ratio is within [3/4, 4/3], as RandomResizedCrop falls back to; [n,
-    4]."""
+    """float64 [n, 4]: the largest centred window of a ratio in [3/4, 4/3], RandomResizedCrop's last
+    resort.
+    """
     width, height = sides[:, 0], sides[:, 1]
     windows = np.empty((len(sides), 4))
     windows[:, 2] = np.where(width / height > MAX_RATIO, np.rint(height * MAX_RATIO), width)
@@ -247,6 +254,7 @@ def _ratio_center(sides: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _inception_center(sides: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [n, 4]: the reference's evaluation crop; int(0.875 * side) in whole numbers, and never empty."""
     square = np.maximum(1, sides.min(axis=1) * 7 // 8)[:, None]
     corner = np.minimum((sides - square + 1) // 2, sides - square)
     return np.concatenate([corner, square, square], axis=1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.errors import ConfigError
 from feeder.order import assign, next_in_line
 
 names = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=12, unique=True)
@@ -65,7 +66,7 @@ def test_next_in_line_is_every_worker_once_and_does_not_depend_on_the_others() -
 
 
 def test_lanes_without_workers_are_an_error() -> None:
-    with pytest.raises(ValueError, match="no workers for 4 lanes"):
+    with pytest.raises(ConfigError, match="no workers for 4 lanes"):
         assign(range(4), [])
     assert assign([], []) == {}
     assert next_in_line(0, []) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from feeder.order.hashing import Purpose, draws, fold, key_of, mix, steps
+from feeder.order.hashing import Purpose, draws, fold, key_of, mix, steps_of
 
 MASK = 2**64 - 1
 
@@ -16,8 +16,9 @@ def scalar_mix(z: int) -> int:
 
 def test_draws_are_splitmix64() -> None:
     """The first numbers of SplitMix64 from state 1234567, as published with Java's and Rosetta Code's
-    versions."""
-    numbers = draws(np.array([1234567], np.uint64), steps(5))
+    versions.
+    """
+    numbers = draws(np.array([1234567], np.uint64), steps_of(5))
     assert numbers.tolist() == [
         6457827717110365317,
         3203168211198807973,

@@ -70,7 +70,8 @@ def test_wrapping_lane_is_its_epochs_one_after_another(
     records: int, shape: tuple[int, int], passes: int, shuffle: bool
 ) -> None:
     """Each lane's stream is cut from the orders that a padding stream gives the same lane in epochs 0, 1,
-    ..."""
+    ...
+    """
     assume(records >= shape[1])
     order = make(records, *shape, "wrap", shuffle=shuffle)
     padded = make(records, *shape, "pad", shuffle=shuffle)
@@ -110,7 +111,8 @@ def test_lanes_cut_the_records_evenly(records: int, lanes: int) -> None:
 @pytest.mark.parametrize("records", [1000, 20_000])
 def test_consumers_share_the_same_global_steps(records: int, remainder: Remainder) -> None:
     """P06, P08: with 1, 2 or 4 consumers each step holds the same records in the same slots, each slot
-    once."""
+    once.
+    """
     order = make(records, 64, 16, remainder)
     for number in range(min(order.steps(2), 40)):
         epoch = 0 if remainder == "wrap" else number // order.steps_per_epoch

@@ -72,6 +72,18 @@ def test_sound_epochs_lose_and_repeat_nothing(
         assert (sums.masked, sums.dropped, sums.replaced) == (2 * len(bad), 0, 0)
 
 
+def test_data_set_smaller_than_a_batch_pads_every_epoch() -> None:
+    order = make(5, remainder="pad")
+    ledger = Ledger(order)
+    for epoch in range(3):
+        hand_over(ledger, order, epoch, 0, range(8))
+        ledger.finish_epoch(epoch)
+        hand_over(ledger, order, epoch, 0, range(8))  # late, and counted in the epoch after
+    assert [counts.padding for _, counts in ledger.finished] == [3, 3, 3]
+    assert [counts.repeated for _, counts in ledger.finished] == [0, 5, 5]
+    assert ledger.totals == EpochCounts(expected=15, delivered=15, padding=9, repeated=15)
+
+
 def test_a_step_that_never_came_is_lost_and_one_that_came_twice_is_repeated() -> None:
     order = make(48)
     ledger = Ledger(order)
@@ -84,6 +96,14 @@ def test_a_step_that_never_came_is_lost_and_one_that_came_twice_is_repeated() ->
     hand_over(ledger, order, 0, 2, range(8))  # too late
     assert ledger.current.repeated == 8
     assert ledger.totals.lost == 8
+
+
+def test_an_epoch_that_is_finished_without_a_slot_is_lost() -> None:
+    order = make(50)
+    ledger = Ledger(order)
+    for epoch in range(2):
+        ledger.finish_epoch(epoch)
+    assert ledger.totals == EpochCounts(expected=100, dropped=4, lost=96)
 
 
 def test_a_wrong_record_is_a_loss_and_a_repetition() -> None:

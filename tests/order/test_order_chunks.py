@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.order import assign, chunks, slots_by_worker
+from feeder.order import Order, assign, chunks, default_lanes, slots_by_worker
+from feeder.spec import StreamSpec
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 32), st.integers(1, 5))
@@ -25,6 +27,20 @@ def test_each_slot_is_in_one_chunk_of_its_lane_s_worker(
         assert max(sizes) - min(sizes) <= 1
         assert len(sizes) == -(-sum(sizes) // max_slots)
     assert [piece[0] for _, piece in pieces] == sorted(piece[0] for _, piece in pieces)
+
+
+def test_one_shard_of_ten_records_and_four_workers() -> None:
+    """P04: whoever makes them, two consumers get every record once, in equal numbers of steps."""
+    lanes = default_lanes(10, 4, 2)
+    order = Order(StreamSpec("one_shard", 4, lanes, remainder="pad"), 10)
+    owners = assign(range(lanes), ["w0:1", "w1:1", "w2:1", "w3:1"])
+    came = []
+    for consumer in range(2):
+        slots = order.consumer_slots(consumer, 2)
+        for step in range(order.steps_per_epoch):
+            for _, piece in chunks(slots_by_worker(slots, order.spec.per_lane, owners), 1):
+                came += order.records(0, step * order.spec.per_lane, np.array(piece)).tolist()
+    assert sorted(record for record in came if record >= 0) == list(range(10))
 
 
 def test_a_chunk_holds_16_slots_unless_asked() -> None:

@@ -26,7 +26,8 @@ def test_resume_from_any_position_gives_the_steps_that_would_have_come(
     stop: int, remainder: Remainder, consumers: int
 ) -> None:
     """P09: stop anywhere, resume by way of JSON with another number of consumers: no step is lost or
-    repeated."""
+    repeated.
+    """
     spec = StreamSpec("d", 20, 4, seed=9, remainder=remainder)
     order = Order(spec, 73)
     slots = np.arange(20)

@@ -33,7 +33,8 @@ def draw(
 
 def oracle(sampler: Sampler, width: int, height: int, count: int) -> NDArray[np.int64]:
     """The same distributions by the written-out rules, one window at a time from Python's random; int64 [n,
-    4]."""
+    4].
+    """
     source = random.Random(width * 100_000 + height)
     one = slow_torchvision if sampler == "torchvision" else slow_inception
     return np.array([one(source, width, height) for _ in range(count)])
@@ -87,7 +88,8 @@ def slow_inception(source: random.Random, width: int, height: int) -> tuple[int,
 
 def distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Kolmogorov-Smirnov distance of two samples, times sqrt(n m / (n + m)): above 1.95 once in a
-    thousand."""
+    thousand.
+    """
     a, b = np.sort(a), np.sort(b)
     both = np.concatenate([a, b])
     gap = np.searchsorted(a, both, "right") / len(a) - np.searchsorted(b, both, "right") / len(b)
@@ -203,7 +205,8 @@ def test_no_two_workers_or_epochs_draw_alike(sampler: Sampler) -> None:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_window_depends_on_seed_epoch_record_and_size_only(sampler: Sampler) -> None:
     """Alone or in a batch, one epoch for all or one for each: the same window. Other seed or epoch:
-    another."""
+    another.
+    """
     source = np.random.default_rng(1)
     sizes = source.integers(1, 900, (40, 2), dtype=np.int32)
     records, epochs = source.integers(0, 10**9, 40), source.integers(0, 5, 40)
