@@ -54,4 +54,4 @@ def test_windows(sampler: Sampler, expected: list[list[int]]) -> None:
 def test_workers() -> None:
     workers = ["a:1", "b:1", "c:1"]
     assert "".join(assign(range(8), workers).values()) == "b:1a:1c:1b:1a:1c:1c:1a:1"
-    assert next_in_line(5, workers) == ["b:1", "a:1", "c:1"]
+    assert next_in_line(5, workers) == ["c:1", "a:1", "b:1"]
