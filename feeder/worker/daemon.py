@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from queue import Empty, SimpleQueue
+from contextlib import ExitStack
 from types import FrameType
+from typing import Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -67,26 +68,51 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
     with ExitStack() as stack:
         # Until here a signal ends the process as usual: an index in the making is not waited for.
         worker = _Worker(config, stack)
-        inbox = stack.enter_context(_signals())
+        inbox = stack.enter_context(_Inbox())
         on_ready(worker.address)
         log.info("%s came", inbox.get())
         return worker.drain(inbox)
 
 
-@contextmanager
-def _signals() -> Iterator[SimpleQueue[str]]:
-    """Names of the signals that come meanwhile, in a queue that a handler may write to at any time."""
-    inbox: SimpleQueue[str] = SimpleQueue()
+class _Inbox:
+    """Signals that come, and notes of other threads, one byte each.
 
-    def note(number: int, frame: FrameType | None) -> None:
-        inbox.put(signal.Signals(number).name)
+    A pipe, because the system may hand a signal to any thread of the process: then nothing wakes the main
+    thread but what Python's own handler writes to the wakeup descriptor.
+    """
 
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield inbox
-    finally:
-        for number, handler in before.items():
+    IDLE = 0
+
+    def __init__(self) -> None:
+        self._receive, self._send = os.pipe()
+        os.set_blocking(self._send, False)
+
+    def __enter__(self) -> Self:
+        self._handlers = {number: signal.signal(number, _noted) for number in _SIGNALS}
+        self._wakeup = signal.set_wakeup_fd(self._send, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        os.close(self._receive)
+        os.close(self._send)
+
+    def post_idle(self) -> None:
+        os.write(self._send, bytes([self.IDLE]))
+
+    def get(self, timeout_s: float | None = None) -> str | None:
+        """What came first; None after the timeout."""
+        ready, _, _ = select.select([self._receive], [], [], timeout_s)
+        if not ready:
+            return None
+        number = os.read(self._receive, 1)[0]
+        return "all streams ended" if number == self.IDLE else signal.Signals(number).name
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """A handler of Python's own, so that the signal reaches the wakeup descriptor and does nothing else."""
 
 
 class _Worker:
@@ -156,19 +182,16 @@ class _Worker:
         stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
         self._server.start()
 
-    def drain(self, inbox: SimpleQueue[str]) -> int:
+    def drain(self, inbox: _Inbox) -> int:
         """Answers what is owed, until drain_s passed or another signal comes."""
-        self._health.enter_graceful_shutdown()
         self._sessions.drain()
+        self._health.enter_graceful_shutdown()
         self._pipeline.drain()
         log.info("draining %d streams, for at most %g s", self._sessions.live, self._config.drain_s)
         deadline_s = time.monotonic() + self._config.drain_s
         idle = threading.Thread(target=self._tell_idle, args=(inbox,), name="feeder-idle", daemon=True)
         idle.start()
-        try:
-            reason = inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
-        except Empty:
-            reason = "the deadline passed"
+        reason = inbox.get(max(0.0, deadline_s - time.monotonic())) or "the deadline passed"
         cut = self._sessions.live
         if cut:
             log.warning("%s: cutting %d streams", reason, cut)
@@ -176,9 +199,9 @@ class _Worker:
         idle.join()
         return EXIT_CUT if cut else 0
 
-    def _tell_idle(self, inbox: SimpleQueue[str]) -> None:
+    def _tell_idle(self, inbox: _Inbox) -> None:
         if self._sessions.wait_idle(self._config.drain_s):
-            inbox.put("all streams ended")
+            inbox.post_idle()
 
     def _health_pool(self, stack: ExitStack) -> ThreadPoolExecutor:
         pool = ThreadPoolExecutor(1, thread_name_prefix="feeder-health")

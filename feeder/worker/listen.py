@@ -67,6 +67,11 @@ def _check_port(address: Address) -> None:
 
 
 def _bind_unix(server: grpc.Server, address: Address) -> Address:
+    folder = os.path.dirname(os.path.abspath(address.path))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"cannot listen on {address}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot listen on {address}: this user may not write to {folder}")
     _remove_stale(address)
     # The socket is made by gRPC, and must never have been open to others, not even for a moment.
     umask = os.umask(0o177)
