@@ -239,7 +239,10 @@ class Dataset:
             some = ", ".join(str(path) for path in shards[:5]) + (", ..." if len(shards) > 5 else "")
             raise ConfigError(f"data set {name!r}: no record in any of its {len(shards)} shards ({some})")
         if max_open is None:
-            max_open = min(MAX_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+            allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            max_open = (
+                MAX_OPEN_SHARDS if allowed == resource.RLIM_INFINITY else min(MAX_OPEN_SHARDS, allowed // 2)
+            )
         return cls(name, shards, indexes, keys, max_open)
 
     def __len__(self) -> int:

@@ -40,7 +40,7 @@ _SIZES = (
     (1200, 900, 6),
 )
 _SHARE_444, _SHARE_420 = 0.77, 0.20
-_QUALITIES = (83, 97)
+_QUALITIES = (84, 97)
 
 
 @dataclass(frozen=True)
