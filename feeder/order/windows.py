@@ -90,7 +90,8 @@ def train_windows(
     Where none of ten attempts fits, torchvision takes the largest centred window of an allowed ratio, and the
     reference its centred evaluation crop, which it also takes where the window happens to be the whole image.
     Draws are 32 bits fine, sums in float64 (the reference's in float32): the distributions are theirs, not
-    the very numbers."""
+    the very numbers.
+    """
     if isinstance(epoch, int):
         keys = key_of(Purpose.WINDOW, seed, epoch)
     else:
