@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace feeder {
 namespace {
@@ -40,10 +39,10 @@ int most_taps(const AxisGeometry &axis) {
   return std::min(axis.in, static_cast<int>(std::ceil(radius * filter_scale(axis))) * 2 + 1);
 }
 
-// Fills taps, offsets and weights. Tap positions and weights are Pillow's; the weights of an output are rounded so
+// Fills taps and weights and returns the largest count. Tap positions and weights are Pillow's; the weights of an output are rounded so
 // that their running sum is, and they add up to 1 << bits exactly.
 template <feeder_filter filter>
-void weigh(const AxisGeometry &axis, int bits, double *scratch, Axis *result) {
+int weigh(const AxisGeometry &axis, int bits, double *scratch, Taps *taps, int32_t *weights) {
   const double scale = axis.length / axis.out;
   const double stretch = filter_scale(axis);
   const double inverse = 1.0 / stretch;
@@ -71,43 +70,43 @@ void weigh(const AxisGeometry &axis, int bits, double *scratch, Axis *result) {
     for (int k = 0; k < count; ++k) {
       sum += scratch[k] * norm;
       const int32_t now = k + 1 == count ? 2 * lift : static_cast<int32_t>(sum);
-      result->weights[offset + k] = now - before;
+      weights[offset + k] = now - before;
       before = now;
     }
-    result->taps[i] = {first, count};
-    result->offsets[i] = offset;
+    taps[i] = {first, count, offset};
     offset += count;
     most = std::max(most, count);
   }
-  result->most = most;
+  return most;
 }
 
-void weigh_axis(const AxisGeometry &axis, int bits, double *scratch, Axis *result) {
-  if (axis.filter == FEEDER_BILINEAR) {
-    weigh<FEEDER_BILINEAR>(axis, bits, scratch, result);
-  } else {
-    weigh<FEEDER_BICUBIC>(axis, bits, scratch, result);
-  }
+int weigh_axis(const AxisGeometry &axis, int bits, double *scratch, Taps *taps, int32_t *weights) {
+  return axis.filter == FEEDER_BILINEAR ? weigh<FEEDER_BILINEAR>(axis, bits, scratch, taps, weights)
+                                        : weigh<FEEDER_BICUBIC>(axis, bits, scratch, taps, weights);
 }
 
-// Turns taps at pixels into taps at pairs of pixels, in mirrored order where the output is flipped.
-void pair_up(const Axis &pixels, int outputs, bool flip, Taps *taps, uint32_t *pairs) {
-  for (int x = 0; x < outputs; ++x) {
-    const int from = flip ? outputs - 1 - x : x;
-    const Taps tap = pixels.taps[from];
-    const int32_t *weights = pixels.weights + pixels.offsets[from];
-    const int first = tap.first / 2, last = (tap.first + tap.count - 1) / 2;
-    taps[x] = {first, last - first + 1};
-    const int lead = tap.first & 1;
-    for (int k = -lead; k < tap.count; k += 2) {
-      const uint32_t left = k < 0 ? 0U : static_cast<uint32_t>(weights[k]) & 0xFFFFU;
-      const uint32_t right = k + 1 < tap.count ? static_cast<uint32_t>(weights[k + 1]) & 0xFFFFU : 0U;
-      *pairs++ = left | right << 16;
+// Pairs of pixels that an output needs.
+int pairs_of(const Taps &taps) { return (taps.first + taps.count - 1) / 2 - taps.first / 2 + 1; }
+
+// Turns taps at pixels into `pairs` taps at pairs of pixels for each output, in mirrored order where it is flipped.
+// Outputs are made up to an even number.
+void pair_up(const Taps *taps, const int32_t *weights, int outputs, bool flip, int pairs, int32_t *firsts,
+             uint32_t *pair_weights) {
+  for (int x = 0; x < outputs + (outputs & 1); ++x, pair_weights += pairs) {
+    const int from = std::min(x, outputs - 1);
+    const Taps tap = taps[flip ? outputs - 1 - from : from];
+    const int32_t *weight = weights + tap.offset - (tap.first & 1);  // of the left pixel of the first pair
+    const int begin = tap.first & 1, end = begin + tap.count;
+    firsts[x] = tap.first / 2;
+    for (int k = 0; k < 2 * pairs; k += 2) {
+      const uint32_t left = k >= begin && k < end ? static_cast<uint32_t>(weight[k]) & 0xFFFFU : 0U;
+      const uint32_t right = k + 1 < end ? static_cast<uint32_t>(weight[k + 1]) & 0xFFFFU : 0U;
+      pair_weights[k / 2] = left | right << 16;
     }
   }
 }
 
-// Cuts one piece of memory into aligned parts.
+// Cuts one piece of memory into parts at multiples of 64 bytes.
 class Parts {
  public:
   template <typename T>
@@ -115,10 +114,11 @@ class Parts {
     if (base_ != nullptr) *part = reinterpret_cast<T *>(base_ + used_);
     used_ += (count * sizeof(T) + 63) / 64 * 64;
   }
-  size_t used() const { return used_; }
-  void restart(void *base) {
-    base_ = static_cast<unsigned char *>(base);
+  // Puts the parts that were added so far into memory: adding them again, in the same order, sets the pointers.
+  bool place(Scratch &memory) {
+    base_ = static_cast<unsigned char *>(memory.reserve(used_));
     used_ = 0;
+    return base_ != nullptr;
   }
 
  private:
@@ -134,106 +134,98 @@ bool Resampler::begin(const Geometry &geometry, int margin, int row_pixels, uint
   out_ = out;
   source_row_ = output_row_ = group_rows_ = 0;
   blocks_ = (geometry.in_width + kBlockPixels - 1) / kBlockPixels;
+  wide_ = geometry.antialias && geometry.box_height > kWideScale * geometry.out_height;
 
-  const AxisGeometry across = {geometry.in_width, geometry.out_width, geometry.box_x,
+  const AxisGeometry across = {geometry.in_width,  geometry.out_width, geometry.box_x,
                                geometry.box_width, geometry.filter,    geometry.antialias};
-  const AxisGeometry down = {geometry.in_height, geometry.out_height, geometry.box_y,
-                             geometry.box_height, geometry.filter,    geometry.antialias};
+  const AxisGeometry down = {geometry.in_height,  geometry.out_height, geometry.box_y,
+                             geometry.box_height, geometry.filter,     geometry.antialias};
   const auto column_taps = static_cast<size_t>(most_taps(across));
   const auto row_taps = static_cast<size_t>(most_taps(down));
   const auto out_width = static_cast<size_t>(geometry.out_width);
+  const auto even_width = (out_width + 1) / 2 * 2;
   const auto out_height = static_cast<size_t>(geometry.out_height);
-  wide_ = geometry.antialias && geometry.box_height > kWideScale * geometry.out_height;
 
-  double *weights = nullptr;
-  Axis pixels;
-  Parts parts;
+  double *scratch = nullptr;
+  Taps *columns = nullptr;
+  int32_t *column_weights = nullptr;
+  Parts tables;
   const auto lay_out_tables = [&] {
-    parts.add(&weights, std::max(column_taps, row_taps) + 1);
-    parts.add(&pixels.taps, out_width);
-    parts.add(&pixels.offsets, out_width);
-    parts.add(&pixels.weights, out_width * column_taps);
-    parts.add(&columns_.taps, out_width);
-    parts.add(&columns_.pairs, out_width * (column_taps / 2 + 1));
-    parts.add(&rows_.taps, out_height);
-    parts.add(&rows_.offsets, out_height);
-    parts.add(&rows_.weights, out_height * row_taps);
-    parts.add(&row_weights_, wide_ ? 0 : out_height * row_taps);
-    parts.add(&tap_rows_, row_taps);
+    tables.add(&scratch, std::max(column_taps, row_taps));
+    tables.add(&columns, out_width);
+    tables.add(&column_weights, out_width * column_taps);
+    tables.add(&firsts_, even_width);
+    tables.add(&pair_weights_, even_width * (column_taps / 2 + 1));
+    tables.add(&rows_, out_height);
+    tables.add(&sum_weights_, out_height * row_taps);
+    tables.add(&row_weights_, out_height * row_taps);
+    tables.add(&tap_rows_, row_taps);
   };
   lay_out_tables();
-  void *memory = tables_.reserve(parts.used());
-  if (memory == nullptr) return false;
-  parts.restart(memory);
+  if (!tables.place(tables_)) return false;
   lay_out_tables();
 
-  weigh_axis(across, kWeightBits, weights, &pixels);
-  pair_up(pixels, geometry.out_width, geometry.flip, columns_.taps, columns_.pairs);
-  weigh_axis(down, wide_ ? kWideWeightBits : kWeightBits, weights, &rows_);
-  if (!wide_) {
-    const Taps last = rows_.taps[out_height - 1];
-    const int32_t used = rows_.offsets[out_height - 1] + last.count;
-    for (int32_t k = 0; k < used; ++k) row_weights_[k] = static_cast<int16_t>(rows_.weights[k]);
-  }
+  weigh_axis(across, kWeightBits, scratch, columns, column_weights);
+  pairs_ = 1;
+  for (size_t x = 0; x < out_width; ++x) pairs_ = std::max(pairs_, pairs_of(columns[x]));
+  pair_up(columns, column_weights, geometry.out_width, geometry.flip, pairs_, firsts_, pair_weights_);
+  const int most = weigh_axis(down, wide_ ? kWideWeightBits : kWeightBits, scratch, rows_, sum_weights_);
+  const Taps last = rows_[out_height - 1];
+  for (int32_t k = 0; k < last.offset + last.count; ++k) row_weights_[k] = static_cast<int16_t>(sum_weights_[k]);
 
-  ring_rows_ = wide_ ? 1 : rows_.most;
-  const auto padded = static_cast<size_t>(std::max(row_pixels, margin + blocks_ * kBlockPixels));
-  row_stride_ = (padded * 4 + 63) / 64 * 64;
+  ring_rows_ = wide_ ? 0 : most;
   const auto samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
-  Parts pixel_parts;
+  Parts pixels;
   const auto lay_out_pixels = [&] {
-    pixel_parts.add(&ring_, row_stride_ * static_cast<size_t>(ring_rows_));
-    pixel_parts.add(&between_, samples * kRows);
-    pixel_parts.add(&rgbx_, out_width * 4 * kRows);
+    pixels.add(&source_, static_cast<size_t>(std::max(row_pixels, margin + blocks_ * kBlockPixels)) * 4);
+    pixels.add(&ring_, samples * static_cast<size_t>(ring_rows_));
+    pixels.add(&between_, samples * kRows + static_cast<size_t>(pairs_ * kPairStride));
+    pixels.add(&rgbx_, even_width * 4 * kRows);
+    pixels.add(&sums_, wide_ ? samples * kWideRows : 0);
   };
   lay_out_pixels();
-  memory = pixels_.reserve(pixel_parts.used());
-  if (memory == nullptr) return false;
-  pixel_parts.restart(memory);
+  if (!pixels.place(pixels_)) return false;
   lay_out_pixels();
-  if (wide_) {
-    sums_ = static_cast<int32_t *>(sum_rows_.reserve(samples * kWideRows * sizeof(int32_t)));
-    if (sums_ == nullptr) return false;
-  }
   return true;
 }
 
-uint8_t *Resampler::next_row() noexcept {
-  return ring_ + static_cast<size_t>(source_row_ % ring_rows_) * row_stride_;
-}
+uint8_t *Resampler::next_row() noexcept { return source_; }
 
 void Resampler::push_row() noexcept {
   if (wide_) {
-    push_wide(next_row() + 4 * margin_);
+    push_wide();
     return;
   }
+  const size_t samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
+  level_.widen(source_ + 4 * margin_, blocks_, ring_ + static_cast<size_t>(source_row_ % ring_rows_) * samples);
   ++source_row_;
   while (output_row_ < geometry_.out_height &&
-         rows_.taps[output_row_].first + rows_.taps[output_row_].count <= source_row_) {
+         rows_[output_row_].first + rows_[output_row_].count <= source_row_) {
     emit_row();
   }
 }
 
 void Resampler::emit_row() noexcept {
-  const Taps taps = rows_.taps[output_row_];
+  const Taps taps = rows_[output_row_];
+  const size_t samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
   int slot = taps.first % ring_rows_;
   for (int k = 0; k < taps.count; ++k) {
-    tap_rows_[k] = ring_ + static_cast<size_t>(slot) * row_stride_ + 4 * static_cast<size_t>(margin_);
+    tap_rows_[k] = ring_ + static_cast<size_t>(slot) * samples;
     if (++slot == ring_rows_) slot = 0;
   }
-  level_.vertical(tap_rows_, row_weights_ + rows_.offsets[output_row_], taps.count, blocks_,
-                  between_ + group_rows_ * kPairSamples);
-  finish_group();
+  level_.vertical(tap_rows_, row_weights_ + taps.offset, taps.count, blocks_, between_ + group_rows_ * kPairSamples);
+  finish_row();
 }
 
-void Resampler::push_wide(const uint8_t *row) noexcept {
+void Resampler::push_wide() noexcept {
+  const uint8_t *row = source_ + 4 * margin_;
   const int samples = blocks_ * kBlockPixels * 4;
   const int row_index = source_row_++;
-  for (int output = output_row_; output < geometry_.out_height && rows_.taps[output].first <= row_index; ++output) {
-    const Taps taps = rows_.taps[output];
-    const int32_t weight = rows_.weights[rows_.offsets[output] + row_index - taps.first];
+  for (int output = output_row_; output < geometry_.out_height && rows_[output].first <= row_index; ++output) {
+    const Taps taps = rows_[output];
+    const int32_t weight = sum_weights_[taps.offset + row_index - taps.first];
     int32_t *sums = sums_ + static_cast<ptrdiff_t>(output % kWideRows) * samples;
-    if (row_index == taps.first) std::memset(sums, 0, static_cast<size_t>(samples) * sizeof(int32_t));
+    if (row_index == taps.first) std::fill(sums, sums + samples, 0);
     for (int i = 0; i < samples; ++i) sums[i] += weight * row[i];
     if (row_index + 1 < taps.first + taps.count) continue;
     int16_t *pair = between_ + group_rows_ * kPairSamples;
@@ -244,20 +236,20 @@ void Resampler::push_wide(const uint8_t *row) noexcept {
         pair[2 * channel + 1] = static_cast<int16_t>((sums[i + 4 + channel] + (1 << (kShift - 1))) >> kShift);
       }
     }
-    finish_group();
+    finish_row();
   }
 }
 
 // Counts the row that was just added to the group; passes the group on when it is full or the last.
-void Resampler::finish_group() noexcept {
+void Resampler::finish_row() noexcept {
   ++group_rows_;
   ++output_row_;
   if (group_rows_ < kRows && output_row_ < geometry_.out_height) return;
-  const auto out_width = static_cast<size_t>(geometry_.out_width);
-  level_.horizontal(between_, columns_.taps, columns_.pairs, geometry_.out_width, rgbx_, out_width * 4);
+  const auto even_width = (static_cast<size_t>(geometry_.out_width) + 1) / 2 * 2;
+  level_.horizontal(between_, firsts_, pair_weights_, pairs_, static_cast<int>(even_width), rgbx_, even_width * 4);
   for (int row = 0; row < group_rows_; ++row) {
-    level_.pack(rgbx_ + static_cast<size_t>(row) * out_width * 4, geometry_.out_width, out_);
-    out_ += out_width * 3;
+    level_.pack(rgbx_ + static_cast<size_t>(row) * even_width * 4, geometry_.out_width, out_);
+    out_ += static_cast<size_t>(geometry_.out_width) * 3;
   }
   group_rows_ = 0;
 }

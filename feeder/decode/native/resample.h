@@ -22,13 +22,9 @@ struct Geometry {
   bool flip;
 };
 
-// Weights of one axis.
-struct Axis {
-  Taps *taps = nullptr;         // for each output
-  int32_t *offsets = nullptr;   // of its first weight
-  int32_t *weights = nullptr;   // Q14, or Q22 where the axis is wide
-  uint32_t *pairs = nullptr;    // horizontal only: two Q14 a pair
-  int most = 0;                 // largest count
+// What one output is made of: `count` source pixels from `first`, with the weights from `offset`.
+struct Taps {
+  int32_t first, count, offset;
 };
 
 class Resampler {
@@ -47,28 +43,34 @@ class Resampler {
 
  private:
   void emit_row() noexcept;
-  void push_wide(const uint8_t *row) noexcept;
-  void finish_group() noexcept;
+  void push_wide() noexcept;
+  void finish_row() noexcept;
 
   const Level &level_;
   Geometry geometry_ = {};
-  Axis columns_, rows_;
-  int16_t *row_weights_ = nullptr;  // rows_.weights as the vertical loop wants them
-  bool wide_ = false;
   int margin_ = 0;
-  int blocks_ = 0;
-  size_t row_stride_ = 0;       // bytes from one source row to the next in the ring
-  int ring_rows_ = 0;
-  int source_row_ = 0;          // next to come
-  int output_row_ = 0;          // next to emit
-  int group_rows_ = 0;          // rows in the group so far
+  int blocks_ = 0;             // of the source pixels that count
+  int source_row_ = 0;         // next to come
+  int output_row_ = 0;         // next to emit
+  int group_rows_ = 0;         // rows in the group so far
   uint8_t *out_ = nullptr;
-  uint8_t *ring_ = nullptr;
-  const uint8_t **tap_rows_ = nullptr;
+
+  Taps *rows_ = nullptr;       // for each output row
+  int32_t *sum_weights_ = nullptr;  // of rows: Q14, or Q22 where wide
+  int16_t *row_weights_ = nullptr;  // the same in Q14, as the vertical loop wants them
+  int32_t *firsts_ = nullptr;  // for each output column, its first pair and
+  uint32_t *pair_weights_ = nullptr;  // the weights of
+  int pairs_ = 0;              // so many pairs
+
+  uint8_t *source_ = nullptr;  // one row as it came
+  int16_t *ring_ = nullptr;    // the last ring_rows_ rows, widened
+  int ring_rows_ = 0;
+  const int16_t **tap_rows_ = nullptr;
   int16_t *between_ = nullptr;
   uint8_t *rgbx_ = nullptr;
-  int32_t *sums_ = nullptr;     // wide only: a ring of rows of samples
-  Scratch tables_, pixels_, sum_rows_;
+  bool wide_ = false;
+  int32_t *sums_ = nullptr;    // wide only: a ring of rows of 32-bit sums
+  Scratch tables_, pixels_;
 };
 
 }  // namespace feeder

@@ -7,13 +7,17 @@
 namespace feeder {
 namespace {
 
-void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out) {
+void widen(const uint8_t *row, int blocks, int16_t *out) {
+  for (int i = 0; i < blocks * kBlockPixels * 4; ++i) out[i] = static_cast<int16_t>(row[i] << kWideBits);
+}
+
+void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out) {
   const int samples = blocks * kBlockPixels * 4;
   for (int from = 0; from < samples; from += kPairSamples) {
     int32_t sums[kPairSamples] = {};
     for (int tap = 0; tap < taps; ++tap) {
-      const uint8_t *source = rows[tap] + from;
-      for (int i = 0; i < kPairSamples; ++i) sums[i] += (source[i] * 128 * weights[tap] + 0x4000) >> 15;
+      const int16_t *source = rows[tap] + from;
+      for (int i = 0; i < kPairSamples; ++i) sums[i] += (source[i] * weights[tap] + 0x4000) >> 15;
     }
     for (int i = 0; i < 4; ++i) {
       out[2 * i] = static_cast<int16_t>(sums[i]);
@@ -23,13 +27,13 @@ void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int 
   }
 }
 
-void horizontal(const int16_t *in, const Taps *taps, const uint32_t *weights, int outputs, uint8_t *out,
-                size_t out_stride) {
+void horizontal(const int16_t *in, const int32_t *firsts, const uint32_t *weights, int pairs, int outputs,
+                uint8_t *out, size_t out_stride) {
   for (int x = 0; x < outputs; ++x) {
     int32_t sums[kRows][4];
     for (auto &row : sums) std::fill(row, row + 4, 1 << (kSumBits - 1));
-    const int16_t *pair = in + static_cast<ptrdiff_t>(taps[x].first) * kPairStride;
-    for (int tap = 0; tap < taps[x].count; ++tap, pair += kPairStride, ++weights) {
+    const int16_t *pair = in + static_cast<ptrdiff_t>(firsts[x]) * kPairStride;
+    for (int tap = 0; tap < pairs; ++tap, pair += kPairStride, ++weights) {
       const int32_t left = static_cast<int16_t>(*weights & 0xFFFF);
       const int32_t right = static_cast<int16_t>(*weights >> 16);
       for (int row = 0; row < kRows; ++row) {
@@ -56,6 +60,6 @@ void pack(const uint8_t *rgbx, int pixels, uint8_t *rgb) {
 
 }  // namespace
 
-const Level kPlainLevel = {vertical, horizontal, pack};
+const Level kPlainLevel = {widen, vertical, horizontal, pack};
 
 }  // namespace feeder

@@ -12,22 +12,25 @@ namespace {
 __m128i load(const void *at) { return _mm_loadu_si128(static_cast<const __m128i *>(at)); }
 void store(void *at, __m128i value) { _mm_storeu_si128(static_cast<__m128i *>(at), value); }
 
-// 8 samples as Q7 in 16 bits.
-__m128i widen(const uint8_t *at) { return _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadu_si64(at)), 7); }
+void widen(const uint8_t *row, int blocks, int16_t *out) {
+  for (const int16_t *end = out + blocks * kBlockPixels * 4; out != end; row += 8, out += 8) {
+    store(out, _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadu_si64(row)), kWideBits));
+  }
+}
 
-void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out) {
+void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out) {
   // R G B X R' G' B' X' to R R' G G' B B' X X'
   const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
   for (int half = 0; half < 2 * blocks; ++half, out += kBlockPixels / 4 * kPairStride) {
     const ptrdiff_t from = static_cast<ptrdiff_t>(half) * kBlockPixels * 2;
     __m128i sum0 = _mm_setzero_si128(), sum1 = sum0, sum2 = sum0, sum3 = sum0;
     for (int tap = 0; tap < taps; ++tap) {
-      const uint8_t *source = rows[tap] + from;
+      const int16_t *source = rows[tap] + from;
       const __m128i weight = _mm_set1_epi16(weights[tap]);
-      sum0 = _mm_add_epi16(sum0, _mm_mulhrs_epi16(widen(source), weight));
-      sum1 = _mm_add_epi16(sum1, _mm_mulhrs_epi16(widen(source + 8), weight));
-      sum2 = _mm_add_epi16(sum2, _mm_mulhrs_epi16(widen(source + 16), weight));
-      sum3 = _mm_add_epi16(sum3, _mm_mulhrs_epi16(widen(source + 24), weight));
+      sum0 = _mm_add_epi16(sum0, _mm_mulhrs_epi16(load(source), weight));
+      sum1 = _mm_add_epi16(sum1, _mm_mulhrs_epi16(load(source + 8), weight));
+      sum2 = _mm_add_epi16(sum2, _mm_mulhrs_epi16(load(source + 16), weight));
+      sum3 = _mm_add_epi16(sum3, _mm_mulhrs_epi16(load(source + 24), weight));
     }
     store(out, _mm_shuffle_epi8(sum0, order));
     store(out + kPairStride, _mm_shuffle_epi8(sum1, order));
@@ -36,13 +39,13 @@ void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int 
   }
 }
 
-void horizontal(const int16_t *in, const Taps *taps, const uint32_t *weights, int outputs, uint8_t *out,
-                size_t out_stride) {
+void horizontal(const int16_t *in, const int32_t *firsts, const uint32_t *weights, int pairs, int outputs,
+                uint8_t *out, size_t out_stride) {
   const __m128i half = _mm_set1_epi32(1 << (kSumBits - 1));
   for (int x = 0; x < outputs; ++x, out += 4) {
     __m128i sum0 = half, sum1 = half, sum2 = half, sum3 = half;
-    const int16_t *pair = in + static_cast<ptrdiff_t>(taps[x].first) * kPairStride;
-    for (int tap = 0; tap < taps[x].count; ++tap, pair += kPairStride, ++weights) {
+    const int16_t *pair = in + static_cast<ptrdiff_t>(firsts[x]) * kPairStride;
+    for (int tap = 0; tap < pairs; ++tap, pair += kPairStride, ++weights) {
       const __m128i weight = _mm_set1_epi32(static_cast<int32_t>(*weights));
       sum0 = _mm_add_epi32(sum0, _mm_madd_epi16(load(pair), weight));
       sum1 = _mm_add_epi32(sum1, _mm_madd_epi16(load(pair + kPairSamples), weight));
@@ -74,7 +77,7 @@ void pack(const uint8_t *rgbx, int pixels, uint8_t *rgb) {
 
 }  // namespace
 
-const Level kSse4Level = {vertical, horizontal, pack};
+const Level kSse4Level = {widen, vertical, horizontal, pack};
 
 }  // namespace feeder
 
