@@ -1,0 +1,201 @@
+"""`feeder train`: the bundled JAX trainer as a client of data workers."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feeder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from feeder.trainer.config import TrainConfig
+    from feeder.trainer.loop import TrainResult
+
+__all__ = ["register"]
+
+EXIT_FOUND_BAD = 1
+
+_DESCRIPTION = """\
+Trains a ResNet on what data workers serve. A ready configuration says how; options change parts of it. Shows
+a live line on stderr, and a table on stdout at the end.
+"""
+
+_EXAMPLES = """\
+examples:
+  feeder train --connect localhost:50051 --dataset train --eval-dataset validation --config tiny
+  feeder train --connect dns:feeder:50051 --dataset train --eval-dataset validation --config resnet50 \\
+      --checkpoint-dir /data/run1
+  feeder train ... --checkpoint-dir /data/run1 --resume
+  feeder train ... --config tiny --seconds 60 --require accuracy=4x    # exit 1 under 4 times chance
+"""
+
+_CHANGEABLE = (
+    "classes",
+    "epochs",
+    "steps",
+    "batch_size",
+    "image_size",
+    "base_rate",
+    "seed",
+    "checkpoint_every",
+    "eval_every",
+)
+"""Fields of the configuration that have an option of the same name."""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a ResNet on what workers serve",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--connect", required=True, metavar="ADDR", help="workers: host:port,host:port")
+    parser.add_argument(
+        "--dataset", required=True, metavar="NAME", help="training set, as the workers name it"
+    )
+    parser.add_argument("--eval-dataset", metavar="NAME", help="evaluation set (default: no evaluation)")
+    parser.add_argument("--config", required=True, metavar="NAME", help="tiny or resnet50")
+    changes = parser.add_argument_group("changes to the configuration")
+    changes.add_argument("--classes", type=int, metavar="N", help="labels are in [0, N)")
+    length = changes.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, metavar="N", help="length of the run in passes over the data")
+    length.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")
+    changes.add_argument("--batch-size", type=int, metavar="N", help="images a step")
+    changes.add_argument("--image-size", type=int, metavar="N", help="side in pixels")
+    changes.add_argument("--base-rate", type=float, metavar="X", help="learning rate for a batch of 256")
+    changes.add_argument("--seed", type=int, metavar="N", help="of weights and data order")
+    changes.add_argument("--checkpoint-every", type=int, metavar="N", help="steps between checkpoints")
+    changes.add_argument("--eval-every", type=int, metavar="N", help="steps between evaluations")
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop after so many seconds of training")
+    parser.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="keep checkpoints there")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint, with exactly the next steps"
+    )
+    parser.add_argument(
+        "--compile-cache", type=Path, metavar="DIR", help="keep compiled code there, for a quicker next start"
+    )
+    parser.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        type=_requirement,
+        metavar="WHAT=Nx",
+        help="exit code 1 unless accuracy on the evaluation set is at least N times chance (accuracy=4x), or "
+        "the final training loss at most N times that of guessing, ln(classes) (loss=0.5x)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
+    parser.set_defaults(run=_train)
+
+
+def _requirement(text: str) -> tuple[str, float]:
+    what, _, factor = text.partition("=")
+    try:
+        times = float(factor.removesuffix("x"))
+    except ValueError:
+        times = math.nan
+    if what not in ("accuracy", "loss") or not factor.endswith("x") or not 0 < times < math.inf:
+        raise argparse.ArgumentTypeError(f"must be like accuracy=4x or loss=0.5x, got {text!r}")
+    return what, times
+
+
+def _train(args: argparse.Namespace) -> int:
+    if args.eval_dataset is None and any(what == "accuracy" for what, _ in args.require):
+        raise ConfigError("--require accuracy=... needs an --eval-dataset")
+    import jax
+
+    from feeder.trainer.loop import train
+    from feeder.trainer.progress import Progress
+
+    config = _config(args)
+    if args.compile_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", os.fspath(args.compile_cache))  # type: ignore[no-untyped-call]
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
+    with closing(Progress(sys.stderr, config.batch_size)) as progress:
+        result = train(
+            config,
+            args.connect,
+            args.dataset,
+            args.eval_dataset,
+            checkpoint_dir=args.checkpoint_dir,
+            resume=args.resume,
+            max_seconds=args.seconds,
+            listener=progress.step,
+            note=progress.note,
+        )
+    failures = _failures(args.require, config.classes, result)
+    if args.json:
+        print(json.dumps({"config": args.config, **result.to_dict(), "failed": failures}))
+    else:
+        print(_summary(args, config, result))
+    for failure in failures:
+        print(f"feeder: {failure}", file=sys.stderr)
+    return EXIT_FOUND_BAD if failures else 0
+
+
+def _config(args: argparse.Namespace) -> TrainConfig:
+    from feeder.trainer.config import load_config
+
+    changes: dict[str, Any] = {
+        name: getattr(args, name) for name in _CHANGEABLE if getattr(args, name) is not None
+    }
+    if "steps" in changes:
+        changes["epochs"] = None
+    elif "epochs" in changes:
+        changes["steps"] = None
+    return dataclasses.replace(load_config(args.config), **changes)
+
+
+def _failures(required: list[tuple[str, float]], classes: int, result: TrainResult) -> list[str]:
+    """One sentence for each requirement that the run does not meet."""
+    failures = []
+    for what, times in required:
+        if what == "accuracy" and result.eval is not None:
+            least = times / classes
+            if result.eval.accuracy < least:
+                failures.append(
+                    f"accuracy on {result.eval.images:,} held-out images is {result.eval.accuracy:.1%}, "
+                    f"required is {least:.1%} ({times:g} times chance)"
+                )
+        elif what == "loss":
+            most = times * math.log(classes)
+            if not result.loss <= most:
+                failures.append(
+                    f"training loss is {result.loss:.3f}, required is {most:.3f} "
+                    f"({times:g} times ln {classes}, that of guessing)"
+                )
+    return failures
+
+
+def _summary(args: argparse.Namespace, config: TrainConfig, result: TrainResult) -> str:
+    from feeder.trainer.chrono import PHASES
+    from feeder.trainer.progress import table
+
+    rows = [
+        ("configuration", args.config),
+        ("steps", f"{result.steps:,}"),
+        ("epochs", f"{result.epochs:.1f} of {result.records:,} images"),
+        ("training loss, first step", f"{result.first_loss:.3f}"),
+        ("training loss, last steps", f"{result.loss:.3f}"),
+        ("training accuracy, last steps", f"{result.accuracy:.1%}"),
+    ]
+    if result.resumed_from is not None:
+        rows.insert(2, ("resumed after step", f"{result.resumed_from:,}"))
+    if result.eval is not None:
+        name = f"accuracy on {result.eval.images:,} images of {args.eval_dataset!r}"
+        rows += [(name, f"{result.eval.accuracy:.1%}"), ("chance", f"{1 / config.classes:.1%}")]
+    rows.append(("images/s while training", f"{result.images_per_s:,.0f}"))
+    rows.append(("share of that waiting for input", f"{result.input_wait:.1%}"))
+    rows += [(f"seconds {PHASES[phase]}", f"{seconds:.1f}") for phase, seconds in result.spent_s.items()]
+    rows += [(f"images from {address}", f"{images:,}") for address, images in result.workers.items()]
+    return table([("run", "value"), *rows])

@@ -1,0 +1,159 @@
+"""What a training run is made of: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from feeder.errors import ConfigError
+from feeder.spec import Augment, Sampler
+
+__all__ = ["DEPTHS", "ComputeType", "Decay", "TrainConfig", "config_names", "load_config"]
+
+Decay: TypeAlias = Literal["cosine", "step", "poly"]
+ComputeType: TypeAlias = Literal["bfloat16", "float32"]
+
+DEPTHS: dict[int, tuple[tuple[int, ...], bool]] = {
+    8: ((1, 1, 1), False),
+    14: ((2, 2, 2), False),
+    18: ((2, 2, 2, 2), False),
+    20: ((3, 3, 3), False),
+    34: ((3, 4, 6, 3), False),
+    50: ((3, 4, 6, 3), True),
+    101: ((3, 4, 23, 3), True),
+    152: ((3, 8, 36, 3), True),
+}
+"""Layers of a ResNet: (blocks of each stage, whether blocks are bottlenecks). From 18 on He et al. 2015,
+table 1; 8, 14 and 20 are the three-stage nets of its section 4.2."""
+
+REFERENCE_BATCH = 256
+"""The batch that learning rates are given for, as in the reference code."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run. Exactly one of `epochs` and `steps` says how long it is.
+
+    Attributes:
+        classes: labels are in [0, classes).
+        epochs: passes over the training set; at least 1, or None.
+        steps: optimiser steps; at least 1, or None.
+        batch_size: images of one step; at least 1.
+        image_size: output side in pixels of training and evaluation images.
+        depth: layers of the ResNet, a key of DEPTHS.
+        width: features of its first stage.
+        small_stem: for images of about 64 pixels, see feeder.trainer.model.ResNet.
+        compute_dtype: of convolutions and the matrix product; everything else is float32.
+        augment: "train" crops and flips at random, "none" takes whole images.
+        sampler: whose crop windows.
+        base_rate: learning rate for a batch of 256; the peak rate is base_rate * batch_size / 256.
+        warmup_epochs, warmup_steps: length of the linear warm-up from 0, given like `epochs` or `steps`.
+        decay: shape of the rate after the warm-up, see feeder.trainer.optimizer.
+        boundaries: for "step": shares of the whole run after which the rate falls to a tenth, ascending.
+        momentum: in [0, 1).
+        nesterov: look ahead.
+        weight_decay: L2 factor of convolution and dense kernels; applied in the optimiser and nowhere else.
+        label_smoothing: in [0, 1).
+        seed: of weights and of the data order.
+        checkpoint_every: steps between checkpoints, where a folder is given; the last step is always saved.
+        eval_every: steps between evaluations, None: only at the end.
+    """
+
+    classes: int
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 256
+    image_size: int = 224
+    depth: int = 50
+    width: int = 64
+    small_stem: bool = False
+    compute_dtype: ComputeType = "bfloat16"
+    augment: Augment = "train"
+    sampler: Sampler = "inception"
+    base_rate: float = 0.1
+    warmup_epochs: float | None = None
+    warmup_steps: int | None = None
+    decay: Decay = "cosine"
+    boundaries: tuple[float, ...] = ()
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
+    seed: int = 0
+    checkpoint_every: int = 1000
+    eval_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ConfigError(
+                f"exactly one of epochs and steps must be given, got {self.epochs}, {self.steps}"
+            )
+        if (self.warmup_epochs is None) == (self.warmup_steps is None):
+            raise ConfigError(
+                f"exactly one of warmup_epochs and warmup_steps must be given, "
+                f"got {self.warmup_epochs} and {self.warmup_steps}"
+            )
+        for name in ("classes", "epochs", "steps", "batch_size", "width", "checkpoint_every", "eval_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        for name in ("base_rate", "warmup_epochs", "warmup_steps", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} must be 0 or more, got {value}")
+        for name in ("momentum", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.depth not in DEPTHS:
+            raise ConfigError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {self.depth}")
+        for name, choices in (("compute_dtype", ComputeType), ("decay", Decay)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}"
+                )
+        if (self.decay == "step") != bool(self.boundaries):
+            raise ConfigError(f"boundaries belong to decay 'step', got {self.decay!r} and {self.boundaries}")
+        if list(self.boundaries) != sorted(self.boundaries) or not all(0 < b < 1 for b in self.boundaries):
+            raise ConfigError(f"boundaries must be ascending shares in (0, 1), got {self.boundaries}")
+
+    @property
+    def peak_rate(self) -> float:
+        """Learning rate at the end of the warm-up: linear in the batch (Goyal et al. 2017)."""
+        return self.base_rate * self.batch_size / REFERENCE_BATCH
+
+    def lengths(self, steps_per_epoch: int) -> tuple[int, int]:
+        """(steps, warm-up steps) of the whole run, for the real number of steps of an epoch.
+
+        Raises:
+            ConfigError: the warm-up would not end within the run.
+        """
+        steps = self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
+        warmup = (
+            self.warmup_steps
+            if self.warmup_steps is not None
+            else round((self.warmup_epochs or 0.0) * steps_per_epoch)
+        )
+        if warmup >= steps:
+            raise ConfigError(f"a warm-up of {warmup} steps does not fit a run of {steps}")
+        return steps, warmup
+
+
+def config_names() -> list[str]:
+    """The ready configurations, modules of feeder.trainer.configs."""
+    from feeder.trainer import configs
+
+    return sorted(module.name for module in pkgutil.iter_modules(configs.__path__))
+
+
+def load_config(name: str) -> TrainConfig:
+    """The configuration of that name.
+
+    Raises:
+        ConfigError: there is none; the message lists those that there are.
+    """
+    if name not in config_names():
+        raise ConfigError(f"no configuration {name!r}; there are {', '.join(config_names())}")
+    config: TrainConfig = importlib.import_module(f"feeder.trainer.configs.{name}").CONFIG
+    return config

@@ -1,0 +1,219 @@
+"""The training loop, as a client of data workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import feeder
+from feeder.client.jax import prefetch_to_device
+from feeder.errors import ConfigError
+from feeder.trainer.checkpoint import Checkpoints
+from feeder.trainer.chrono import Chrono, Phase
+from feeder.trainer.config import TrainConfig
+from feeder.trainer.evaluate import EvalResult, evaluate
+from feeder.trainer.optimizer import make_optimizer, make_schedule
+from feeder.trainer.step import compile_steps, make_state
+from feeder.trainer.watch import Finished, Watch
+
+__all__ = ["Listener", "TrainResult", "train"]
+
+LAST_STEPS = 20
+"""Steps that the final training loss and accuracy are means over."""
+
+Listener: TypeAlias = Callable[[Finished, int, float], None]
+"""Called after each step with it, the number of the last step of the run, and the seconds that the run has
+waited for input so far."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to.
+
+    Attributes:
+        steps: done in all, those before a resume included.
+        resumed_from: the step that this run went on from; None: from the beginning.
+        images: that this run trained on.
+        epochs: passes over the training set in all.
+        records: size of the training set.
+        first_loss: of this run's first step.
+        loss, accuracy: on training batches, mean over the last 20 steps of this run.
+        eval: on the evaluation set after the last step; None where there is no such set.
+        images_per_s: of training, over the time that it ran or waited for input.
+        input_wait: share of that time in which the device waited for input, in [0, 1].
+        spent_s: seconds by phase, see feeder.trainer.chrono.
+        workers: images that came from each worker, by address.
+    """
+
+    steps: int
+    resumed_from: int | None
+    images: int
+    epochs: float
+    records: int
+    first_loss: float
+    loss: float
+    accuracy: float
+    eval: EvalResult | None
+    images_per_s: float
+    input_wait: float
+    spent_s: dict[Phase, float]
+    workers: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON-safe values."""
+        return dataclasses.asdict(self)
+
+
+def train(
+    config: TrainConfig,
+    target: str,
+    dataset: str,
+    eval_dataset: str | None = None,
+    *,
+    checkpoint_dir: Path | None = None,
+    resume: bool = False,
+    max_seconds: float | None = None,
+    listener: Listener = lambda finished, steps, waited_s: None,
+    note: Callable[[str], None] = lambda text: None,
+) -> TrainResult:
+    """Trains on one device, on data that workers serve.
+
+    Args:
+        config: the run.
+        target: of the workers, see feeder.connect.
+        dataset, eval_dataset: names that the workers serve; None: no evaluation.
+        checkpoint_dir: folder for checkpoints; None: none are made.
+        resume: go on from the newest checkpoint in it.
+        max_seconds: stop early once this run has trained for so long.
+        listener: hears of each step.
+        note: takes lines for a person to read.
+
+    Raises:
+        ConfigError: wrong settings, labels outside [0, classes), or a run that is complete already.
+        NonFiniteLoss: names the step.
+        FeederError: whatever else the client raises.
+    """
+    chrono = Chrono()
+    with ExitStack() as stack:
+        # Set up: workers, where in the data to begin, and from the size of the data the schedule.
+        checkpoints, start = _open_checkpoints(stack, checkpoint_dir, config, resume)
+        client = stack.enter_context(feeder.connect(target))
+        stream = stack.enter_context(
+            client.stream(
+                dataset,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                image_size=config.image_size,
+                augment=config.augment,
+                sampler=config.sampler,
+                shuffle=True,
+                remainder="drop",
+                start=start,
+            )
+        )
+        position = stream.position
+        steps, warmup = config.lengths(position.records // config.batch_size)
+        optimizer = make_optimizer(config, make_schedule(config, steps, warmup))
+        state = make_state(config, optimizer)
+        if checkpoints is not None and start is not None:
+            state = checkpoints.state(state)
+        first_step = step = int(state.step)
+        if step >= steps:
+            raise ConfigError(f"{checkpoint_dir}: the run is complete, step {step} of {steps} is saved there")
+
+        chrono.enter("compile")
+        train_step, eval_step = compile_steps(config, optimizer, state)
+        began = chrono.enter("step")
+        note(
+            f"steps {step + 1:,} to {steps:,} on {position.records:,} images of {dataset!r}; learning rate "
+            f"{config.peak_rate:g} after {warmup:,} steps, weight decay {config.weight_decay:g} on kernels"
+        )
+
+        # Train. While the device runs a step, the loop fetches the batch of the next one.
+        watch = stack.enter_context(Watch(config.classes))
+        batches = prefetch_to_device(stream)
+        recent: deque[Finished] = deque(maxlen=LAST_STEPS)
+        first_loss = math.nan
+        tested: EvalResult | None = None
+
+        def settle(asked: float, arrived: float) -> None:
+            nonlocal first_loss
+            finished = watch.settle()
+            if finished is None:
+                return
+            # Waiting for input while the device was busy cost nothing: it is step time.
+            chrono.move("input", "step", min(max(finished.at - asked, 0.0), arrived - asked))
+            if not recent:
+                first_loss = finished.loss
+            recent.append(finished)
+            listener(finished, steps, chrono.spent_s()["input"])
+
+        last = False
+        while not last:
+            asked = chrono.enter("input")
+            batch = next(batches)
+            arrived = chrono.enter("step")
+            state, result = train_step(state, batch.images, batch.labels)
+            settle(asked, arrived)  # the step before
+            step += 1
+            watch.follow(step, result, batch.labels, position)
+            position = batch.position
+
+            last = step == steps or (max_seconds is not None and time.monotonic() - began >= max_seconds)
+            save = last or step % config.checkpoint_every == 0
+            test = last or (config.eval_every is not None and step % config.eval_every == 0)
+            if save or test:
+                settle(arrived, arrived)
+            if save and checkpoints is not None:
+                chrono.enter("checkpoint")
+                checkpoints.save(state, position)
+            if test and eval_dataset is not None:
+                chrono.enter("eval")
+                tested = evaluate(client, eval_dataset, config, eval_step, state)
+                note(f"step {step:,}, {eval_dataset!r}: {tested}")
+
+        spent_s = chrono.spent_s()
+        trained_s = spent_s["input"] + spent_s["step"]
+        trained = (step - first_step) * config.batch_size
+        return TrainResult(
+            steps=step,
+            resumed_from=None if start is None else first_step,
+            images=trained,
+            epochs=step * config.batch_size / position.records,
+            records=position.records,
+            first_loss=first_loss,
+            loss=float(np.mean([finished.loss for finished in recent])),
+            accuracy=float(np.mean([finished.accuracy for finished in recent])),
+            eval=tested,
+            images_per_s=trained / trained_s,
+            input_wait=spent_s["input"] / trained_s,
+            spent_s=spent_s,
+            workers={name: worker.images for name, worker in stream.stats().workers.items()},
+        )
+
+
+def _open_checkpoints(
+    stack: ExitStack, folder: Path | None, config: TrainConfig, resume: bool
+) -> tuple[Checkpoints | None, dict[str, Any] | None]:
+    """The checkpoints, if any are to be made, and the position to go on from."""
+    if folder is None:
+        if resume:
+            raise ConfigError("to resume, say which folder holds the checkpoints")
+        return None, None
+    checkpoints = stack.enter_context(Checkpoints(folder, config))
+    if resume:
+        return checkpoints, checkpoints.position()
+    if checkpoints.latest is not None:
+        raise ConfigError(
+            f"{folder}: holds a run that came to step {checkpoints.latest}: resume it, or name another folder"
+        )
+    return checkpoints, None

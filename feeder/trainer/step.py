@@ -1,0 +1,182 @@
+"""The train and eval steps: pure functions of a state and a batch as it came from the worker, compiled.
+
+Images go to the device as uint8 and are normalised there, inside the compiled step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from feeder.client.jax import normalize
+from feeder.trainer.config import TrainConfig
+from feeder.trainer.model import ResNet
+
+__all__ = [
+    "EvalStep",
+    "EvalSums",
+    "State",
+    "StepResult",
+    "TrainStep",
+    "compile_steps",
+    "make_eval_step",
+    "make_model",
+    "make_state",
+    "make_train_step",
+]
+
+
+class State(NamedTuple):
+    """Everything that training changes, and a checkpoint holds.
+
+    Attributes:
+        step: int32 [], steps done.
+        params: float32 parameters of the model.
+        batch_stats: float32 running averages of batch normalisation.
+        opt_state: of the optimiser, float32 but for its counters.
+    """
+
+    step: jax.Array
+    params: Any
+    batch_stats: Any
+    opt_state: optax.OptState
+
+
+class StepResult(NamedTuple):
+    """Of one train step; stays on the device until it is read.
+
+    Attributes:
+        loss: float32 [], mean over the batch, label smoothing included.
+        accuracy: float32 [], share of the batch whose largest logit is the label's.
+        stray: int32 [], first slot whose label is outside [0, classes); -1: none.
+    """
+
+    loss: jax.Array
+    accuracy: jax.Array
+    stray: jax.Array
+
+
+class EvalSums(NamedTuple):
+    """Of one evaluation batch; only slots with mask True count.
+
+    Attributes:
+        loss: float32 [], sum of losses, without label smoothing.
+        correct: int32 [].
+        images: int32 [], slots that count.
+        stray: as in StepResult.
+    """
+
+    loss: jax.Array
+    correct: jax.Array
+    images: jax.Array
+    stray: jax.Array
+
+
+TrainStep: TypeAlias = Callable[[State, jax.Array, jax.Array], tuple[State, StepResult]]
+EvalStep: TypeAlias = Callable[[State, jax.Array, jax.Array, jax.Array], EvalSums]
+
+
+def make_model(config: TrainConfig) -> ResNet:
+    """The model of a configuration."""
+    return ResNet(
+        depth=config.depth,
+        classes=config.classes,
+        width=config.width,
+        small_stem=config.small_stem,
+        compute_dtype=config.compute_dtype,
+    )
+
+
+def make_state(config: TrainConfig, optimizer: optax.GradientTransformation) -> State:
+    """A fresh state; the same seed gives the same weights."""
+    model = make_model(config)
+
+    def init() -> State:
+        # "rbg" keys compile several times faster than JAX's default, and starting weights need no more.
+        key = jax.random.key(config.seed, impl="rbg")
+        image = jnp.zeros((1, config.image_size, config.image_size, 3))
+        variables = model.init(key, image, train=False)
+        params = variables["params"]
+        return State(jnp.int32(0), params, variables["batch_stats"], optimizer.init(params))
+
+    state: State = jax.jit(init)()
+    return state
+
+
+def make_train_step(config: TrainConfig, optimizer: optax.GradientTransformation) -> TrainStep:
+    """The function (state, images uint8 [B, H, W, 3], labels int32 [B]) to (state, StepResult)."""
+    model = make_model(config)
+
+    def train_step(state: State, images: jax.Array, labels: jax.Array) -> tuple[State, StepResult]:
+        inputs = normalize(images, jnp.dtype(config.compute_dtype))
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, config.classes), config.label_smoothing)
+
+        def loss_of(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+            logits, updated = model.apply(
+                {"params": params, "batch_stats": state.batch_stats},
+                inputs,
+                train=True,
+                mutable=["batch_stats"],
+            )
+            loss = jnp.mean(optax.softmax_cross_entropy(logits, targets))
+            return loss, (logits, updated["batch_stats"])
+
+        (loss, (logits, batch_stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32)
+        stray = _stray(labels, jnp.ones_like(labels, bool), config.classes)
+        return State(state.step + 1, params, batch_stats, opt_state), StepResult(loss, accuracy, stray)
+
+    return train_step
+
+
+def make_eval_step(config: TrainConfig) -> EvalStep:
+    """The function (state, images uint8 [B, H, W, 3], labels int32 [B], mask bool [B]) to EvalSums."""
+    model = make_model(config)
+
+    def eval_step(state: State, images: jax.Array, labels: jax.Array, mask: jax.Array) -> EvalSums:
+        inputs = normalize(images, jnp.dtype(config.compute_dtype))
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        logits: Any = model.apply(variables, inputs, train=False)
+        losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, config.classes))
+        correct = (jnp.argmax(logits, axis=-1) == labels) & mask
+        return EvalSums(
+            loss=jnp.sum(jnp.where(mask, losses, 0.0)),
+            correct=jnp.sum(correct, dtype=jnp.int32),
+            images=jnp.sum(mask, dtype=jnp.int32),
+            stray=_stray(labels, mask, config.classes),
+        )
+
+    return eval_step
+
+
+def compile_steps(
+    config: TrainConfig, optimizer: optax.GradientTransformation, state: State
+) -> tuple[TrainStep, EvalStep]:
+    """Both steps, compiled for the shapes of the configuration.
+
+    The train step takes over the buffers of the state that it is given: that state is gone afterwards.
+    """
+    batch, size = config.batch_size, config.image_size
+    images = jax.eval_shape(partial(jnp.zeros, (batch, size, size, 3), jnp.uint8))
+    labels = jax.eval_shape(partial(jnp.zeros, batch, jnp.int32))
+    mask = jax.eval_shape(partial(jnp.zeros, batch, bool))
+    train_step = jax.jit(make_train_step(config, optimizer), donate_argnums=0)
+    eval_step = jax.jit(make_eval_step(config))
+    return (
+        train_step.lower(state, images, labels).compile(),
+        eval_step.lower(state, images, labels, mask).compile(),
+    )
+
+
+def _stray(labels: jax.Array, mask: jax.Array, classes: int) -> jax.Array:
+    """First slot with mask and a label outside [0, classes), or -1: its one-hot row would be all zeros, and
+    its loss 0."""
+    outside = mask & ((labels < 0) | (labels >= classes))
+    return jnp.where(outside.any(), jnp.argmax(outside), -1).astype(jnp.int32)
