@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,10 +30,10 @@ feeder keeps accelerators fed: data workers decode, crop and stream image batche
 
 _EXAMPLES = """\
 examples:
-  feeder pack photos/ shards/ --shards 16                     make TFRecord shards of a folder
-  feeder worker --dataset train=shards/ --listen 0.0.0.0:50051   serve them
-  feeder status localhost:50051                               what does it serve, what is it doing
-  feeder preview --data shards/ -o sheet.png                  see what a trainer would see
+  feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
+  feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
+  feeder status localhost:50051                                   see what a worker serves and does
+  feeder preview --data shards/ -o sheet.png                      see what a trainer would see
 
 Each command has a --help of its own.
 """
@@ -72,8 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"feeder {feeder.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in _MODULES:
-        if importlib.util.find_spec(f"feeder.cli.{name}"):
-            importlib.import_module(f"feeder.cli.{name}").register(subparsers)
+        importlib.import_module(f"feeder.cli.{name}").register(subparsers)
     return parser
 
 

@@ -62,8 +62,8 @@ def label_names(patterns: Iterable[str]) -> dict[int, str]:
                 saved = json.loads((folder / "labels.json").read_text())
             except (OSError, ValueError):
                 continue
-            if isinstance(saved, list):
-                return {number: str(name) for number, name in enumerate(saved)}
+            if isinstance(saved, dict):
+                return {label: name for name, label in saved.items() if isinstance(label, int)}
     return {}
 
 

@@ -29,6 +29,7 @@ from feeder.wire.channel import SERVER_OPTIONS
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
 from feeder.worker.listen import bind, release
+from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.servicer import FeederServicer, Identity
@@ -119,6 +120,7 @@ class _Worker:
     """Startup, and drain; what is to be undone afterwards is left with `stack`."""
 
     def __init__(self, config: WorkerConfig, stack: ExitStack) -> None:
+        keep_freed_memory()
         threads, reason = decode_threads(config.threads)
         # Few calls keep the decoder's own threads busy: while one is in Python, the next is decoded.
         callers = 2 + threads // 8
