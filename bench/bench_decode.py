@@ -153,8 +153,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         rows: of one run.
 
     Returns:
-        comparison -> contestant, and the median, least and greatest ratio over the rounds; without those that
-        had no contestant.
+        comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
     """
     rivals = [
         row for row in rows if row["kind"] == "contestant" and not row["contestant"].startswith("feeder ")
@@ -168,13 +167,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for name, group in groups.items():
         if group:
             nearest = min(group, key=lambda row: float(row["feeder_times_faster"]["median"]))
-            ratio = nearest["feeder_times_faster"]
-            found[name] = {
-                "contestant": nearest["contestant"],
-                "ratio": ratio["median"],
-                "min": ratio["min"],
-                "max": ratio["max"],
-            }
+            found[name] = harness.comparison(nearest)
     return found
 
 

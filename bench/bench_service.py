@@ -141,6 +141,7 @@ def run(
             progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
         )
         facts = {name: party.consumer.facts for name, party in parties.items()}
+        shard_bytes = sum(map(os.path.getsize, job.shards))
     tables.progress("")
 
     head = harness.environment(cores, harness.installed("numpy", "grpcio", "protobuf", "google-crc32c"))
@@ -153,7 +154,7 @@ def run(
         "batches": batches,
         "rounds": rounds,
         "shards": len(job.shards),
-        "shard_bytes": sum(map(os.path.getsize, job.shards)),
+        "shard_bytes": shard_bytes,
     }
     rows = [
         harness.contestant_row(head["run"], name, results[FEEDER], theirs)
@@ -184,18 +185,14 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         rows: of one run.
 
     Returns:
-        comparison -> contestant, and the median, least and greatest ratio over the rounds.
+        comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
     """
-    found = {}
-    for row in rows:
-        if row["kind"] == "contestant" and row["contestant"] != FEEDER:
-            ratio = row["feeder_times_faster"]
-            found[row["contestant"]] = {"contestant": row["contestant"]} | {
-                "ratio": ratio["median"],
-                "min": ratio["min"],
-                "max": ratio["max"],
-            }
-    return found
+    named = {IN_PROCESS: "the same kernel in-process", TFDATA: "tf.data service without compression"}
+    return {
+        named[row["contestant"]]: harness.comparison(row)
+        for row in rows
+        if row["kind"] == "contestant" and row["contestant"] in named
+    }
 
 
 def _shards(folder: Path | None, pattern: str | None, stack: contextlib.ExitStack) -> list[str]:

@@ -26,6 +26,7 @@ __all__ = [
     "Round",
     "Spread",
     "choose_cores",
+    "comparison",
     "contestant_row",
     "environment",
     "installed",
@@ -145,6 +146,19 @@ def contestant_row(run: str, name: str, ours: Sequence[Round], theirs: Sequence[
             [other.cpu_us_per_image / one.cpu_us_per_image for one, other in zip(ours, theirs, strict=True)]
         ).rounded(3),
         "seconds": [round(one.seconds, 4) for one in theirs],
+    }
+
+
+def comparison(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary says of one contestant: feeder's speed over its speed, and its CPU time over
+    feeder's."""
+    ratio = row["feeder_times_faster"]
+    return {
+        "contestant": row["contestant"],
+        "ratio": ratio["median"],
+        "min": ratio["min"],
+        "max": ratio["max"],
+        "by_cpu": row["feeder_times_less_cpu"]["median"],
     }
 
 

@@ -81,8 +81,8 @@ def markdown(run: Run) -> str:
     """The section of one run: settings, table, comparisons, versions."""
     head = run.head
     settings = (
-        f"{head['size']} pixels, batches of {head['batch']}, {_count(head['threads'], 'decode thread')}, median"
-        f" of {head['rounds']} interleaved rounds"
+        f"{head['size']} pixels, batches of {head['batch']}, {_count(head['threads'], 'decode thread')},"
+        f" median of {head['rounds']} interleaved rounds"
     )
     if head["bench"] == "decode":
         settings = (

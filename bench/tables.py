@@ -22,6 +22,7 @@ def decode_table(rows: Sequence[Row]) -> str:
             "quartiles",
             "CPU us/image",
             "feeder is",
+            "by CPU time",
             "off by",
         ),
         [
@@ -52,7 +53,7 @@ def service_table(rows: Sequence[Row]) -> str:
             "CPU us/image",
             "of it consumer",
             "feeder is",
-            "by CPU",
+            "by CPU time",
         ),
         [
             (
@@ -73,8 +74,8 @@ def service_table(rows: Sequence[Row]) -> str:
 def summary_lines(summary: Row) -> list[str]:
     """What the last row of a run says, one sentence a comparison."""
     return [
-        f"{name.replace('_', ' ')}: feeder is {ratio['ratio']:.2f} times as fast as {ratio['contestant']}"
-        f" (from {ratio['min']:.2f} to {ratio['max']:.2f})"
+        f"{name}: feeder is {ratio['ratio']:.2f} times as fast as {ratio['contestant']} (from"
+        f" {ratio['min']:.2f} to {ratio['max']:.2f}), {ratio['by_cpu']:.2f} times by CPU time"
         for name, ratio in summary["compared"].items()
     ]
 

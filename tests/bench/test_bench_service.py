@@ -1,0 +1,30 @@
+import json
+
+import pytest
+
+from bench import bench_service
+from bench import contestant as contestant_module
+
+
+def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for path in sorted(imagenet_sample.iterdir())[:100]:
+        (folder / path.name).symlink_to(path)
+    code = bench_service.run(
+        folder=folder, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
+    )
+    head, service, ceiling, left_out, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert code == 0
+    assert (head["bench"], head["shards"], head["batches"]) == ("service", bench_service.SHARDS, 2)
+    assert service["contestant"] == "feeder"
+    assert service["feeder_times_faster"]["median"] == 1
+    assert service["consumer_cpu_us_per_image"]["median"] < service["cpu_us_per_image"]["median"]
+    assert ceiling["contestant"] == "feeder in-process"
+    assert left_out["contestant"] == "tf.data service"
+    assert "make rivals" in left_out["reason"]
+    assert list(summary["compared"]) == ["the same kernel in-process"]
+    assert summary["compared"]["the same kernel in-process"]["ratio"] == pytest.approx(
+        ceiling["feeder_times_faster"]["median"]
+    )
