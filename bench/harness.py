@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -209,10 +208,10 @@ def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, 
     }
 
 
-def write_rows(rows: Sequence[Mapping[str, Any]], out: TextIO = sys.stdout) -> None:
-    """One JSON object a line."""
+def write_rows(rows: Sequence[Mapping[str, Any]], out: TextIO | None = None) -> None:
+    """One JSON object a line, to stdout unless told otherwise."""
     for row in rows:
-        out.write(json.dumps(row) + "\n")
+        print(json.dumps(row), file=out)
 
 
 def _git(*arguments: str) -> str:
