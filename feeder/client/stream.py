@@ -15,7 +15,7 @@ import numpy as np
 from feeder.client.batch import Batch
 from feeder.client.engine import Engine
 from feeder.client.session import WorkerState
-from feeder.errors import Closed
+from feeder.errors import Closed, ProtocolError
 from feeder.order import Ledger, Order, Position
 
 __all__ = ["Stream", "StreamStats", "WorkerStats"]
@@ -119,6 +119,7 @@ class Stream(Iterator[Batch]):
             BadRecord: under on_bad="fail", in place of the batch that holds it; each later call raises it
                 again.
             StorageError, ServiceError: all workers failed to make the batch, several times.
+            ProtocolError: a worker gave other records than the order names; this ends the stream.
             Closed: after `close()`, or in a child process.
         """
         self._check_usable()
@@ -137,7 +138,11 @@ class Stream(Iterator[Batch]):
             raise StopIteration
         at = self._position
         slots = np.arange(assembly.slots.start, assembly.slots.stop)
-        self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
+        try:
+            self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
+        except ProtocolError:
+            self.close()  # the position stays before this batch; the engine has gone past it
+            raise
         for bad in assembly.bad:
             self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
         self._position = at.advance(self._order)

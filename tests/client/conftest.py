@@ -35,6 +35,7 @@ class ScriptedWorker:
         self.openings = 0
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         self.max_outstanding = 4
+        self.shift = 0  # added to the record numbers that it says it gives
         self._fingerprint, self._pixels = fingerprint, pixels
         self._pool = futures.ThreadPoolExecutor(8)
         self._start("127.0.0.1:0")
@@ -83,7 +84,7 @@ class ScriptedWorker:
         frame = ChunkFrame(request.id, len(records), spec.image_bytes)
         message = np.empty(frame.size, np.uint8)
         status = np.where(records < 0, SlotStatus.PADDING, SlotStatus.OWN)
-        frame.fill(message, records, np.where(records < 0, -1, records % 10), status)
+        frame.fill(message, records + self.shift, np.where(records < 0, -1, records % 10), status)
         message[frame.pixels_at :] = np.repeat(records + 1, spec.image_bytes)
         return message.tobytes()
 

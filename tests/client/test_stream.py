@@ -324,6 +324,41 @@ def test_an_answer_of_the_wrong_size_is_asked_elsewhere(scripted: Make) -> None:
         until(stream, lambda: "asked for were" in stream.stats().workers[a.address].error)
 
 
+def test_the_ledger_notices_records_that_come_twice_and_others_that_do_not_come(scripted: Make) -> None:
+    def first_step(worker: Any, request: ChunkRequest) -> bytes:
+        return bytes(worker.chunk(ChunkRequest(request.id, request.epoch, 0, request.slots)))
+
+    with feeder.connect(scripted(first_step).address).stream("data", **TINY, epochs=1) as stream:
+        assert len(list(stream)) == 5
+        totals = stream.ledger().totals
+    assert (totals.delivered, totals.lost, totals.repeated) == (8, 32, 32)
+
+
+def test_records_that_cannot_be_are_the_end_of_the_stream(scripted: Make) -> None:
+    def far_off(worker: Any, request: ChunkRequest) -> bytes:
+        worker.shift = 1000 if request.taken else 0
+        return bytes(worker.chunk(request))
+
+    with feeder.connect(scripted(far_off).address).stream("data", **TINY) as stream:
+        good = next(stream)
+        with pytest.raises(ProtocolError, match="came for record"):
+            next(stream)
+        assert stream.position == good.position
+        with pytest.raises(Closed):
+            next(stream)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_ours_is_an_error_and_not_a_hang(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(engine.Assembly, "write", write)
+    stream = feeder.connect(scripted().address).stream("data", **TINY)
+    with stream, pytest.raises(feeder.errors.ServiceError, match="died of a fault in feeder"):
+        next(stream)
+
+
 def test_bytes_that_are_no_reply_end_the_connection_not_the_stream(scripted: Make) -> None:
     a, b = scripted(lambda worker, request: b"\xff\xff"), scripted()
     with feeder.connect([a.address, b.address]).stream("data", **TINY) as stream:
