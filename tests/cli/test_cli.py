@@ -1,0 +1,343 @@
+"""The command line: its exit codes, its one-line errors, and the commands around the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from PIL import Image
+
+import feeder
+from feeder import cli
+from feeder.cli import main, service
+from feeder.cli.sheet import label_names, save_sheet
+from feeder.errors import ConfigError, StorageError
+from feeder.wire import SERVICE
+from feeder.wire.v1 import feeder_pb2 as pb
+
+COMMANDS = ["pack", "synth", "index", "verify", "preview", "worker", "status", "bench", "train"]
+Out = pytest.CaptureFixture[str]
+
+
+def exits(*arguments: str) -> int:
+    """The exit code of a command line that argparse itself ends."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def error_line(capsys: Out, *arguments: str) -> str:
+    """Runs a command that must fail; returns its one line."""
+    assert main(arguments) == cli.EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("feeder: error: ")
+    return line
+
+
+def test_version(capsys: Out) -> None:
+    assert exits("--version") == 0
+    assert capsys.readouterr().out == f"feeder {feeder.__version__}\n"
+
+
+def test_help_names_all_commands(capsys: Out) -> None:
+    assert exits("--help") == 0
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"\n    {command} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_examples(capsys: Out, command: str) -> None:
+    assert exits(command, "--help") == 0
+    assert f"feeder {command} " in capsys.readouterr().out.partition("examples:")[2]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["worker"], ["status"], ["worker", "--threads", "x"]]
+)
+def test_wrong_usage(capsys: Out, arguments: list[str]) -> None:
+    assert exits(*arguments) == 2
+    assert "usage: feeder" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """A client's environment has no Pillow and no pyarrow, and help shall be quick."""
+    code = (
+        "import sys\n"
+        "from feeder.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'grpc', 'PIL', 'pyarrow', 'jax', 'google.protobuf'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(feeder.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def raising(error: BaseException) -> Callable[..., int]:
+    def run(_: object) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("bad flag"), 2, "feeder: error: bad flag\n"),
+        (StorageError("disk"), 2, "feeder: error: disk\n"),
+        (KeyboardInterrupt(), 130, "feeder: interrupted\n"),
+        (
+            ModuleNotFoundError("No module named 'PIL'", name="PIL.Image"),
+            2,
+            "feeder: error: this command needs PIL, which is not installed here; install feeder[worker]\n",
+        ),
+        (
+            ModuleNotFoundError("No module named 'jax'", name="jax"),
+            2,
+            "feeder: error: this command needs jax, which is not installed here; install feeder[trainer]\n",
+        ),
+    ],
+)
+def test_errors_are_one_line(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    monkeypatch.setattr(service, "_status", raising(error))
+    assert main(["status", "a:1"]) == code
+    assert capsys.readouterr().err == message
+
+
+def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_status", raising(ModuleNotFoundError("x", name="feeder.nothing")))
+    with pytest.raises(ModuleNotFoundError):
+        main(["status", "a:1"])
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """`feeder --help | head -0` and the like."""
+    environment = os.environ | {"PYTHONPATH": str(Path(feeder.__file__).parent.parent)}
+    command = [sys.executable, "-m", "feeder", "status", "unix:/no/such/socket", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "d=x", "--listen", "nonsense"], "'nonsense' is no address"),
+        (["--dataset", "d=x", "--listen", "dns:a:1"], "cannot listen on 'dns:a:1'"),
+        (["--dataset", "d=x", "--listen", "a:0", "--threads", "0"], "--threads must be in [1, "),
+        (["--dataset", "d=x", "--listen", "a:0", "--max-streams", "0"], "--max-streams must be in [1, "),
+        (["--dataset", "d=x", "--listen", "a:0", "--drain-s", "-1"], "--drain-s must be in [0, "),
+        (["--dataset", "d=x", "--listen", "a:0", "--drain-s", "nan"], "--drain-s must be in [0, "),
+        (["--dataset", "d", "--listen", "a:0"], "--dataset wants NAME=PATTERN"),
+        (["--dataset", "=x", "--listen", "a:0"], "--dataset wants NAME=PATTERN"),
+        (["--dataset", "d=", "--listen", "a:0"], "--dataset wants NAME=PATTERN"),
+    ],
+)
+def test_worker_settings_are_checked(capsys: Out, arguments: list[str], message: str) -> None:
+    assert message in error_line(capsys, "worker", *arguments)
+
+
+DESCRIBED = pb.DescribeReply(
+    version="9.9.9",
+    worker_id="host:1:ab",
+    threads=2,
+    decoder="portable (some)",
+    pixel_fingerprint="portable-123",
+    datasets=[pb.DatasetInfo(name="train", records=1281167, shards=1024, fingerprint="ab" * 32, bytes=2**40)],
+    live_streams=3,
+    max_streams=64,
+    counters=pb.Counters(images=10_000, chunks=625, bytes_sent=1_505_280_000, bad_records=2),
+    uptime_s=100.0,
+    quarantine=[pb.BadRecordInfo(dataset="train", record=7, shard="train-0", index=7, reason="crc")],
+)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[pb.DescribeReply], str]]:
+    """Starts servers that answer Describe; returns their addresses."""
+    started: list[tuple[grpc.Server, ThreadPoolExecutor]] = []
+
+    def start(reply: pb.DescribeReply) -> str:
+        pool = ThreadPoolExecutor(1)
+        server = grpc.server(pool)
+        handler = grpc.unary_unary_rpc_method_handler(
+            lambda request, context: reply,
+            request_deserializer=pb.DescribeRequest.FromString,
+            response_serializer=pb.DescribeReply.SerializeToString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {"Describe": handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        started.append((server, pool))
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server, pool in started:
+        server.stop(None).wait()
+        pool.shutdown()
+
+
+def test_status_as_text(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -> None:
+    address = serve(DESCRIBED)
+    assert main(["status", address]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{address}: feeder 9.9.9, host:1:ab, up 100 s\n")
+    for part in (
+        "portable (some), 2 threads",
+        "3 of 64",
+        "10,000 images in 625 chunks, 1.51 GB, 100 images/s",
+        "1,281,167",
+        "1,024",
+        "1.1 TB",
+        "abababababab",
+        "train: train-0: record 7: crc",
+    ):
+        assert part in text
+    assert "DRAINING" not in text
+
+
+def test_status_as_json(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -> None:
+    addresses = [serve(DESCRIBED), serve(DESCRIBED)]
+    assert main(["status", ",".join(addresses), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["address"] for line in lines] == addresses
+    assert lines[0]["counters"]["images"] == 10_000
+    assert lines[0]["datasets"][0]["records"] == 1281167
+    assert lines[0]["quarantine"][0]["record"] == 7
+    assert lines[0]["draining"] is False
+
+
+def test_status_of_workers_that_disagree(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -> None:
+    other = pb.DescribeReply()
+    other.CopyFrom(DESCRIBED)
+    other.datasets[0].fingerprint = "cd" * 32
+    assert main(["status", f"{serve(DESCRIBED)},{serve(other)}"]) == cli.EXIT_FOUND_BAD
+    assert "another fingerprint of 'train' than a worker above" in capsys.readouterr().err
+
+
+def test_status_of_nobody(capsys: Out, tmp_path: Path) -> None:
+    assert main(["status", f"unix:{tmp_path}/none.sock", "--json"]) == cli.EXIT_FOUND_BAD
+    line = json.loads(capsys.readouterr().out)
+    assert "does not answer" in line["error"]
+    assert "is no address" in error_line(capsys, "status", "nonsense")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of 6 plain images in two classes, red and blue, and their labels.json."""
+    root = tmp_path_factory.mktemp("preview")
+    for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        (root / "photos" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (60, 40), colour).save(root / "photos" / name / f"{number}.jpg")
+    assert main(["pack", str(root / "photos"), str(root / "shards"), "--shards", "2"]) == 0
+    return root / "shards"
+
+
+@pytest.mark.parametrize("augment", ["train", "eval", "none"])
+def test_preview_of_shards(capsys: Out, shards: Path, tmp_path: Path, augment: str) -> None:
+    sheet = tmp_path / "sheet.png"
+    size = ["--image-size", "32", "--images", "6", "--augment", augment]
+    assert main(["preview", "--data", str(shards), "-o", str(sheet), *size]) == 0
+    assert "sheet.png: 6 images" in capsys.readouterr().out
+    with Image.open(sheet) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    assert pixels.shape[1] > 3 * 32
+    assert pixels.shape[0] > 2 * 32
+    for colour in ((200, 0, 0), (0, 0, 200)):
+        near = (np.abs(pixels - colour) < 20).all(axis=2)
+        assert near.sum() == pytest.approx(3 * 32 * 32, rel=0.05)
+
+
+def test_preview_asks_workers(monkeypatch: pytest.MonkeyPatch, capsys: Out, tmp_path: Path) -> None:
+    """Through feeder.connect; what it gives is shown without the masked slots."""
+    batch = SimpleNamespace(
+        images=np.zeros((4, 32, 32, 3), np.uint8),
+        labels=np.arange(4, dtype=np.int32),
+        mask=np.array([True, True, False, True]),
+    )
+    asked: dict[str, Any] = {}
+
+    class Client:
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def stream(self, dataset: str, **settings: Any) -> Any:
+            asked.update(settings, dataset=dataset)
+            return self
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter([batch])
+
+    monkeypatch.setattr(feeder, "connect", lambda target: Client(), raising=False)
+    sheet = tmp_path / "sheet.png"
+    command = ["preview", "--connect", "a:1", "--dataset", "train", "-o", str(sheet), "--images", "4"]
+    assert main(command) == 0
+    assert "3 images" in capsys.readouterr().out
+    assert asked["dataset"] == "train"
+    assert asked["batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--connect", "a:1"], "--connect and --dataset go together"),
+        (["--data", "{}", "--dataset", "d"], "--connect and --dataset go together"),
+        (["--data", "{}", "--images", "0"], "--images must be in [1, 1024], got 0"),
+        (["--data", "{}", "--image-size", "0"], "image_size must be in [1, 4096]"),
+        (["--data", "{}/nothing-*"], "nothing-*"),
+    ],
+)
+def test_preview_errors(
+    capsys: Out, shards: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    given = [argument.format(shards) for argument in arguments]
+    assert message in error_line(capsys, "preview", *given, "-o", str(tmp_path / "sheet.png"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sheet_that_cannot_be_written(tmp_path: Path) -> None:
+    images = np.zeros((1, 8, 8, 3), np.uint8)
+    with pytest.raises(ConfigError, match="cannot write"):
+        save_sheet(tmp_path / "no" / "folder.png", images, ["a"])
+    with pytest.raises(ConfigError, match="nothing to show"):
+        save_sheet(tmp_path / "sheet.png", images[:0], [])
+
+
+def test_captions_are_cut_to_fit(tmp_path: Path) -> None:
+    save_sheet(tmp_path / "sheet.png", np.zeros((2, 20, 20, 3), np.uint8), ["x" * 500, "日本"])
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width < 100
+
+
+def test_label_names(shards: Path, tmp_path: Path) -> None:
+    assert sorted(label_names([str(shards)]).values()) == ["blue", "red"]
+    assert label_names([str(shards / "train-*")]) == label_names([str(shards)])
+    assert label_names([str(tmp_path)]) == {}
+    (tmp_path / "labels.json").write_text("{nonsense")
+    assert label_names([str(tmp_path)]) == {}
