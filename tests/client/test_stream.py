@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import signal
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -467,34 +464,6 @@ def test_a_stream_that_failed_can_be_collected(scripted: Make) -> None:
     del stream
     gc.collect()
     assert gone() is None
-
-
-def test_a_forked_child_is_told_so(scripted: Make) -> None:
-    client = feeder.connect(scripted().address)
-    stream = client.stream("data", **TINY)
-    next(stream)
-    told, tell = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on: a process with threads forks
-        child = os.fork()
-    if child == 0:  # nothing but os calls and ours: the child has none of the parent's threads
-        said = b""
-        for use in (lambda: next(stream), lambda: client.stream("data", **TINY)):
-            try:
-                use()
-            except Closed as error:
-                said += str(error).encode() + b"\n"
-        stream.close()
-        os.write(tell, said)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.close(tell)
-    with os.fdopen(told, "rb") as pipe:
-        said = pipe.read().decode()
-    os.waitpid(child, 0)
-    assert "parent process and cannot be used after fork" in said
-    assert "call feeder.connect in the child" in said
-    next(stream)
-    stream.close()
 
 
 def test_two_threads_may_share_a_stream(scripted: Make) -> None:
