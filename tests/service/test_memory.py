@@ -19,7 +19,7 @@ SETTLED = 4
 """Epochs after which buffers, file descriptors and the allocator's arenas have reached their size."""
 
 SLACK_BYTES = 4 << 20
-"""Allocators keep a little more or less at each look. A leak of one record an epoch is 2 MB after 20 epochs."""
+"""Allocators keep a little more or less at each look. A record leaked each epoch is 2 MB after 20."""
 
 
 @pytest.mark.parametrize("epochs", [EPOCHS, pytest.param(SOAK_EPOCHS, marks=pytest.mark.soak)])
