@@ -136,7 +136,7 @@ class Pipeline:
         Raises:
             FeederError: what the stream failed with.
         """
-        while (answer := stream.next(self._owes(stream))) is not None:
+        while (answer := stream.next(lambda: self._owes(stream))) is not None:
             yield answer.data
             with self._lock:
                 if answer.job is None:

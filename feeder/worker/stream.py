@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from feeder.errors import Closed, FeederError, ProtocolError
@@ -91,11 +92,11 @@ class Stream:
             self._answers.clear()
             self._changed.notify_all()
 
-    def next(self, owes: bool) -> Answer | None:
+    def next(self, owes: Callable[[], bool]) -> Answer | None:
         """Waits for the next answer to send; None when the stream ends.
 
         Args:
-            owes: whether any request is unanswered; only the caller's own thread can make that false.
+            owes: whether any request is unanswered, asked anew whenever something changed.
 
         Raises:
             FeederError: what `fail` was told.
@@ -103,7 +104,7 @@ class Stream:
         with self._changed:
             # Without a deadline: each way in which a call ends, gRPC's keepalive included, leads to `close`.
             self._changed.wait_for(
-                lambda: self._answers or self._error or self._closed or (self._finishing and not owes)
+                lambda: self._answers or self._error or self._closed or (self._finishing and not owes())
             )
             if self._error is not None:
                 raise self._error

@@ -57,6 +57,16 @@ def good() -> list[bytes]:
 
 
 @pytest.fixture
+def damaged() -> Callable[[int, Callable[[bytes], bytes]], bytes]:
+    """Builds the payload of a record whose image was changed by a function."""
+
+    def build(number: int, change: Callable[[bytes], bytes]) -> bytes:
+        return example(change(jpeg(number)), number + 1)
+
+    return build
+
+
+@pytest.fixture
 def open_dataset(tmp_path: Path) -> Iterator[OpenDataset]:
     """Opens payloads as a data set of two shards."""
     opened: list[Dataset] = []

@@ -19,6 +19,7 @@ from feeder.spec import StreamSpec
 
 SIZE = 32
 OpenDataset = Callable[[Sequence[bytes]], Dataset]
+Damaged = Callable[[int, Callable[[bytes], bytes]], bytes]
 Made = tuple[MadeChunk, np.ndarray]
 
 
@@ -101,30 +102,20 @@ def test_a_step_is_the_same_however_it_is_cut(
                 np.testing.assert_array_equal(made.labels, whole.labels[cut.start : cut.stop])
 
 
-def _retagged(payload: bytes, image: bytes | None) -> bytes:
-    """Record 5 with another image; None: its own image, cut in half."""
-    start = payload.index(b"\xff\xd8\xff")
-    end = payload.rindex(b"\xff\xd9") + 2
-    if image is None:
-        image = payload[start : start + (end - start) // 2]
-    # Zeros after the image keep all lengths of the protobuf right.
-    return payload[:start] + image + bytes(end - start - len(image)) + payload[end:]
-
-
-BAD_PAYLOADS = {
-    "text": lambda good: _retagged(good[5], b"<html>not found</html>"),
-    "truncated": lambda good: _retagged(good[5], None),
-    "no image key": lambda good: b"",
+BAD_PAYLOADS: dict[str, Callable[[Damaged], bytes]] = {
+    "text": lambda damaged: damaged(5, lambda image: b"<html>not found</html>"),
+    "truncated": lambda damaged: damaged(5, lambda image: image[: len(image) // 2]),
+    "no image key": lambda damaged: b"",
 }
 
 
 @pytest.mark.parametrize("kind", BAD_PAYLOADS)
 def test_a_bad_record_is_replaced_and_no_other_sample_changes(
-    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], kind: str
+    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], damaged: Damaged, kind: str
 ) -> None:
     clean = ChunkMaker(open_dataset(good), decoder, spec(augment="none"))
     hurt = ChunkMaker(
-        open_dataset(broken(good, {5: BAD_PAYLOADS[kind](good)})), decoder, spec(augment="none")
+        open_dataset(broken(good, {5: BAD_PAYLOADS[kind](damaged)})), decoder, spec(augment="none")
     )
     seen = 0
     for taken in (0, 2, 4):
@@ -160,7 +151,7 @@ def test_a_substitute_gets_the_crop_of_its_own_number(
 
 
 def test_candidates_that_are_bad_too_are_passed_over(
-    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes]
+    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], damaged: Damaged
 ) -> None:
     """Record 5, then the next in line by its crc, then the one after by its pixels."""
     order = Order(spec(), 24)
@@ -168,7 +159,7 @@ def test_candidates_that_are_bad_too_are_passed_over(
         (taken, slot) for taken in (0, 2, 4) for slot in range(8) if record_at(order, taken, slot) == 5
     )
     first, second, third, *_ = order.substitutes(0, taken, slot)
-    payloads = broken(good, {5: b"", first: b"?", second: _retagged(good[second], b"GIF89a")})
+    payloads = broken(good, {5: b"", first: b"?", second: damaged(second, lambda image: b"GIF89a")})
     made, _ = make(ChunkMaker(open_dataset(payloads), decoder, spec()), 0, taken, [slot])
     assert made.records.tolist() == made.labels.tolist() == [third]
     assert [bad.record for bad in made.bad] == [5, first, second]

@@ -15,9 +15,9 @@ def test_answers_come_in_order_and_then_the_end() -> None:
     stream.put(Answer(b"a"))
     stream.put(Answer(b"b"))
     stream.finish()
-    assert stream.next(owes=True) == Answer(b"a")
-    assert stream.next(owes=False) == Answer(b"b")
-    assert stream.next(owes=False) is None
+    assert stream.next(lambda: True) == Answer(b"a")
+    assert stream.next(lambda: False) == Answer(b"b")
+    assert stream.next(lambda: False) is None
 
 
 def test_a_finished_stream_waits_for_what_is_owed() -> None:
@@ -25,8 +25,25 @@ def test_a_finished_stream_waits_for_what_is_owed() -> None:
     stream.finish()
     late = threading.Timer(0.05, stream.put, [Answer(b"late")])
     late.start()
-    assert stream.next(owes=True) == Answer(b"late")
+    assert stream.next(lambda: True) == Answer(b"late")
     late.join()
+
+
+def test_requests_that_came_during_the_wait_are_owed() -> None:
+    """The end of the client's side may follow its requests before the waiting thread hears of either."""
+    stream, owed = Stream(1), threading.Event()
+
+    def client() -> None:
+        owed.set()
+        stream.finish()
+        stream.put(Answer(b"a"))
+
+    stream.put(Answer(b"first"))
+    assert stream.next(owed.is_set) == Answer(b"first")
+    thread = threading.Timer(0.05, client)
+    thread.start()
+    assert stream.next(owed.is_set) == Answer(b"a")
+    thread.join()
 
 
 def test_an_error_comes_before_answers() -> None:
@@ -35,7 +52,7 @@ def test_an_error_comes_before_answers() -> None:
     stream.fail(Refused("first"))
     stream.fail(Refused("second"))
     with pytest.raises(Refused, match="first"):
-        stream.next(owes=True)
+        stream.next(lambda: True)
 
 
 def test_close_ends_every_wait() -> None:
@@ -43,7 +60,7 @@ def test_close_ends_every_wait() -> None:
     stream.put(Answer(b"dropped"))
     stream.close()
     assert stream.closed
-    assert stream.next(owes=True) is None
+    assert stream.next(lambda: True) is None
     with pytest.raises(Closed):
         stream.wait_opened(60)
 
