@@ -137,6 +137,8 @@ class FeederServicer:
             stream.wait_opened(OPEN_DEADLINE_S)
             yield encode_reply(Opened(self._identity.worker_id, self._pipeline.max_outstanding))
             yield from self._pipeline.answers(stream)
+        except Closed:
+            return  # the client is gone, there is nobody to tell
         except FeederError as error:
             log.info("stream %d: %s", ticket.number, error)
             _abort(context, error)
@@ -228,7 +230,5 @@ class FeederServicer:
 
 
 def _abort(context: grpc.ServicerContext, error: FeederError) -> NoReturn:
-    if isinstance(error, Closed):
-        raise error
     context.abort(*to_status(error))
     raise AssertionError("abort always raises")
