@@ -1,13 +1,16 @@
 """The native kernel: native/jpeg_crop.h says what it does, feeder/decode/kernel.py is its only user."""
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
-def levels() -> list[str]:
-    """Instruction sets that this machine runs, the best one last."""
+LEVELS: tuple[str, ...]
+"""Instruction sets that this machine runs, the best one last."""
 
+@disjoint_base
 class Kernel:
     def __init__(
         self,
@@ -18,7 +21,7 @@ class Kernel:
         max_scan_pixels: int,
         level: str,
     ) -> None:
-        """A pool of threads; level is one of levels() or "best"."""
+        """A pool of threads; level is one of LEVELS or "best"."""
 
     @property
     def level(self) -> str: ...
@@ -48,8 +51,11 @@ class Kernel:
 
     def close(self) -> None: ...
 
+@disjoint_base
 class MessageBuffer:
     def __init__(self, size: int) -> None: ...
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
     def finish(self) -> bytes: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from importlib import resources
 
 import numpy as np
@@ -49,30 +50,29 @@ def pixel_fingerprint(decoder: Decoder) -> str:
     sizes, reasons = decoder.sizes(encoded)
     windows = _windows(sizes)
     flips = np.arange(len(encoded)) % 2 == 1
+    _check(names, reasons, decoder)
     digest = hashlib.sha256()
-    for height, width in _OUTPUTS:
-        out = np.empty((len(encoded), height, width, 3), np.uint8)
-        for resample, antialias in _RESAMPLES:
-            for reduction in REDUCTIONS:
-                for some in windows:
-                    found = decoder.decode(
-                        encoded,
-                        some,
-                        flips,
-                        out,
-                        resample=resample,
-                        antialias=antialias,
-                        reductions=np.full(len(encoded), reduction, np.uint8),
-                    )
-                    for name, reason in zip(
-                        names, [one or two for one, two in zip(reasons, found, strict=True)], strict=True
-                    ):
-                        if reason is not None:
-                            raise RuntimeError(
-                                f"built-in image {name} does not decode with {decoder.name}: {reason}"
-                            )
-                    digest.update(out.data)
+    outputs = itertools.cycle(_OUTPUTS)
+    for (resample, antialias), reduction, some in itertools.product(_RESAMPLES, REDUCTIONS, windows):
+        out = np.empty((len(encoded), *next(outputs), 3), np.uint8)
+        reasons = decoder.decode(
+            encoded,
+            some,
+            flips,
+            out,
+            resample=resample,
+            antialias=antialias,
+            reductions=np.full(len(encoded), reduction, np.uint8),
+        )
+        _check(names, reasons, decoder)
+        digest.update(out.data)
     return f"{decoder.name.split()[0]}-{digest.hexdigest()[:32]}"
+
+
+def _check(names: list[str], reasons: list[str | None], decoder: Decoder) -> None:
+    for name, reason in zip(names, reasons, strict=True):
+        if reason is not None:
+            raise RuntimeError(f"built-in image {name} does not decode with {decoder.name}: {reason}")
 
 
 def _windows(sizes: np.typing.NDArray[np.int32]) -> list[np.typing.NDArray[np.int32]]:

@@ -41,7 +41,7 @@ def reductions(
         return np.ones(len(sizes), np.uint8)
     if reduce == "auto":
         side, at_least = smallest.min(axis=1, initial=np.iinfo(np.int32).max), image_size
-    elif not isinstance(reduce, (bool, str)) and reduce >= 1:
+    elif type(reduce) is int and reduce >= 1:
         side, at_least = sizes.min(axis=1, initial=np.iinfo(np.int32).max), reduce
     else:
         raise ConfigError(f"reduce must be 'auto', None or a number of pixels, got {reduce!r}")

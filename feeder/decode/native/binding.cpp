@@ -70,7 +70,7 @@ class Kernel {
       : limits_{max_bytes, max_pixels, max_scans, max_scan_pixels}, level_(find_level(level)) {
     require(threads >= 1, "threads must be at least 1");
     require(max_pixels <= uint64_t{1} << 32, "max_pixels must be at most 2**32");
-    pool_ = std::make_unique<feeder::ThreadPool>(threads, limits_, level_);
+    pool_.reset(new feeder::ThreadPool(threads, limits_, level_));
   }
 
   const char *level() const { return feeder_level_name(level_); }
@@ -157,15 +157,15 @@ class Kernel {
 
   feeder_limits limits_;
   feeder_level level_;
-  std::unique_ptr<feeder::ThreadPool> pool_;
+  std::unique_ptr<feeder::ThreadPool, feeder::ThreadPool::Delete> pool_;
 };
 
-nb::list levels() {
+nb::tuple levels() {
   nb::list names;
   for (int level = FEEDER_PLAIN; level <= feeder_best_level(); ++level) {
     names.append(feeder_level_name(static_cast<feeder_level>(level)));
   }
-  return names;
+  return nb::tuple(names);
 }
 
 // A bytes object that nobody else has seen yet, and may therefore still be written to. It is handed out only when no
@@ -206,6 +206,11 @@ class MessageBuffer {
 };
 
 int get_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
+  if (!nb::inst_ready(self)) {  // made by __new__ alone
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "this message has no size yet");
+    return -1;
+  }
   return nb::inst_ptr<MessageBuffer>(self)->get(self, view, flags);
 }
 
@@ -222,7 +227,7 @@ PyType_Slot message_slots[] = {
 NB_MODULE(_kernel, module) {
   // A program that ends while a decoder is open is no leak worth a line on its stderr.
   nb::set_leak_warnings(false);
-  module.def("levels", &levels);
+  module.attr("LEVELS") = levels();
   nb::class_<Kernel>(module, "Kernel")
       .def(nb::init<size_t, uint64_t, uint64_t, uint64_t, uint64_t, const std::string &>(), nb::arg("threads"),
            nb::arg("max_bytes"), nb::arg("max_pixels"), nb::arg("max_scans"), nb::arg("max_scan_pixels"),

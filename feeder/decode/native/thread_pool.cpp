@@ -31,13 +31,12 @@ ThreadPool::ThreadPool(size_t threads, const feeder_limits &limits, feeder_level
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-ThreadPool::~ThreadPool() {
-  if (owner_ == getpid()) {
-    close();
-    return;
-  }
-  // The threads did not survive the fork, and joining them would wait for ever.
-  new std::vector<std::thread>(std::move(threads_));
+ThreadPool::~ThreadPool() { join(); }
+
+void ThreadPool::Delete::operator()(ThreadPool *pool) const {
+  // After a fork the threads are gone, but the condition variable still counts them as waiting: to join them, or to
+  // destroy it, would wait for ever. So the child leaves the pool where it is.
+  if (pool->owner_ == getpid()) delete pool;
 }
 
 Ran ThreadPool::run(const feeder_request *requests, Outcome *outcomes, size_t count) {

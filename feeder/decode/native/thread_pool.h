@@ -27,6 +27,11 @@ enum class Ran { kDone, kClosed, kForked };
 // calls take turns on the threads that make them. All members may be called from any thread.
 class ThreadPool {
  public:
+  // Closes the pool; in a forked child forgets it.
+  struct Delete {
+    void operator()(ThreadPool *pool) const;
+  };
+
   // Throws std::bad_alloc or std::system_error.
   ThreadPool(size_t threads, const feeder_limits &limits, feeder_level level);
   ThreadPool(const ThreadPool &) = delete;
@@ -39,8 +44,6 @@ class ThreadPool {
 
   // Lets calls in progress finish, ends the threads, refuses further calls. May be called again.
   void close();
-
-  pid_t owner() const { return owner_; }
 
  private:
   struct Batch {
