@@ -57,9 +57,10 @@ def test_unusable_after_finish(twin):
             memoryview(buffer)
 
 
-def test_a_buffer_without_a_size_gives_nothing(twin):
-    with pytest.raises((BufferError, TypeError, AttributeError)):
-        twin.__new__(twin).finish()
+def test_a_buffer_without_a_size_gives_nothing():
+    pytest.importorskip("feeder.decode._kernel")
+    with pytest.raises(BufferError, match="no size"):
+        memoryview(MessageBuffer.__new__(MessageBuffer))
 
 
 def test_a_view_keeps_the_buffer_alive(twin):

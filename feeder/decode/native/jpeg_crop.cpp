@@ -237,7 +237,7 @@ feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *reque
   decoder->errors.base.error_exit = fail;
   decoder->errors.base.emit_message = emit_message;
   decoder->errors.base.output_message = output_message;
-  feeder_status status = FEEDER_DAMAGED;
+  feeder_status status;
   if (setjmp(decoder->errors.escape) == 0) {
     jpeg_create_decompress(&info);
     // Coefficients of a progressive file take 6 bytes a pixel at 4:4:4; virtual arrays beyond this are an error.
@@ -252,8 +252,8 @@ feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *reque
     decoder->source.base.term_source = do_nothing;
     info.src = &decoder->source.base;
     status = decode_rows(decoder, *request, header);
-  } else if (decoder->errors.base.msg_code == JERR_OUT_OF_MEMORY) {
-    status = FEEDER_NO_MEMORY;
+  } else {
+    status = decoder->errors.base.msg_code == JERR_OUT_OF_MEMORY ? FEEDER_NO_MEMORY : FEEDER_DAMAGED;
   }
   jpeg_destroy_decompress(&info);
   return status;

@@ -79,6 +79,9 @@ bool decode(const uint8_t *choices, const uint8_t *data, size_t size) {
     const feeder_status status = feeder_decode(decoders.levels[level], &request, reason);
     if (status == FEEDER_DAMAGED && reason[0] == '\0') stop("damaged without a reason");
     if (status == FEEDER_NO_MEMORY) stop("out of memory");
+    const bool inside = request.x + request.width <= width && request.y + request.height <= height;
+    if (readable && (status == FEEDER_OUTSIDE) == inside) stop("wrong about the window");
+    if (readable == (status == FEEDER_OTHER)) stop("wrong about the header");
     if (level == 0) {
       verdict = status;
       first.swap(pixels);
