@@ -22,7 +22,7 @@ from feeder.trainer.chrono import Chrono, Phase
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.evaluate import EvalResult, evaluate
 from feeder.trainer.optimizer import make_optimizer, make_schedule
-from feeder.trainer.step import compile_steps, make_state
+from feeder.trainer.step import compile_eval_step, compile_train_step, make_state
 from feeder.trainer.watch import Finished, Watch
 
 __all__ = ["Listener", "TrainResult", "train"]
@@ -131,7 +131,8 @@ def train(
             raise ConfigError(f"{checkpoint_dir}: the run is complete, step {step} of {steps} is saved there")
 
         chrono.enter("compile")
-        train_step, eval_step = compile_steps(config, optimizer, state)
+        train_step = compile_train_step(config, optimizer, state)
+        eval_step = None if eval_dataset is None else compile_eval_step(config, state)
         began = chrono.enter("step")
         note(
             f"steps {step + 1:,} to {steps:,} on {position.records:,} images of {dataset!r}; learning rate "
@@ -176,7 +177,7 @@ def train(
             if save and checkpoints is not None:
                 chrono.enter("checkpoint")
                 checkpoints.save(state, position)
-            if test and eval_dataset is not None:
+            if test and eval_dataset is not None and eval_step is not None:
                 chrono.enter("eval")
                 tested = evaluate(client, eval_dataset, config, eval_step, state)
                 note(f"step {step:,}, {eval_dataset!r}: {tested}")

@@ -23,7 +23,8 @@ __all__ = [
     "State",
     "StepResult",
     "TrainStep",
-    "compile_steps",
+    "compile_eval_step",
+    "compile_train_step",
     "make_eval_step",
     "make_model",
     "make_state",
@@ -156,22 +157,30 @@ def make_eval_step(config: TrainConfig) -> EvalStep:
     return eval_step
 
 
-def compile_steps(
+def compile_train_step(
     config: TrainConfig, optimizer: optax.GradientTransformation, state: State
-) -> tuple[TrainStep, EvalStep]:
-    """Both steps, compiled for the shapes of the configuration.
+) -> TrainStep:
+    """The train step, compiled. It takes over the buffers of the state that it is given, which is gone
+    afterwards."""
+    images, labels, _ = _shapes(config)
+    step = jax.jit(make_train_step(config, optimizer), donate_argnums=0)
+    compiled: TrainStep = step.lower(state, images, labels).compile()
+    return compiled
 
-    The train step takes over the buffers of the state that it is given: that state is gone afterwards.
-    """
+
+def compile_eval_step(config: TrainConfig, state: State) -> EvalStep:
+    """The eval step, compiled."""
+    compiled: EvalStep = jax.jit(make_eval_step(config)).lower(state, *_shapes(config)).compile()
+    return compiled
+
+
+def _shapes(config: TrainConfig) -> tuple[Any, Any, Any]:
+    """Shapes and types of images, labels and mask."""
     batch, size = config.batch_size, config.image_size
-    images = jax.eval_shape(partial(jnp.zeros, (batch, size, size, 3), jnp.uint8))
-    labels = jax.eval_shape(partial(jnp.zeros, batch, jnp.int32))
-    mask = jax.eval_shape(partial(jnp.zeros, batch, bool))
-    train_step = jax.jit(make_train_step(config, optimizer), donate_argnums=0)
-    eval_step = jax.jit(make_eval_step(config))
     return (
-        train_step.lower(state, images, labels).compile(),
-        eval_step.lower(state, images, labels, mask).compile(),
+        jax.eval_shape(partial(jnp.zeros, (batch, size, size, 3), jnp.uint8)),
+        jax.eval_shape(partial(jnp.zeros, batch, jnp.int32)),
+        jax.eval_shape(partial(jnp.zeros, batch, bool)),
     )
 
 

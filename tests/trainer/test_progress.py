@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import io
+import time
+
+from feeder.trainer.chrono import PHASES, Chrono
+from feeder.trainer.progress import Progress, table
+from feeder.trainer.watch import Finished
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_where_nobody_watches() -> None:
+    out = io.StringIO()
+    progress = Progress(out, batch_size=64)
+    for step in range(1, 101):
+        progress.step(Finished(step, 2.5, 0.25, 100 + step * 0.5), 100, step * 0.1)
+    progress.note("done")
+    progress.close()
+    lines = out.getvalue().splitlines()
+    # The first step, one each 10 s, and the last one.
+    assert [line.split()[1] for line in lines[:-1]] == [
+        "1/100",
+        "21/100",
+        "41/100",
+        "61/100",
+        "81/100",
+        "100/100",
+    ]
+    assert lines[0] == "step   1/100  loss 2.500  accuracy  25%"
+    assert lines[1] == "step  21/100      128 images/s  waiting for input  20%  loss 2.500  accuracy  25%"
+    assert lines[-1] == "done"
+
+
+def test_one_line_on_a_terminal() -> None:
+    out = Terminal()
+    progress = Progress(out, batch_size=64)
+    for step in range(1, 11):
+        progress.step(Finished(step, 2.5, 0.25, 100 + step), 10, 0.0)
+    progress.close()
+    assert out.getvalue().count("\n") == 1
+    assert out.getvalue().count("\r") == 10
+
+
+def test_phases_add_up() -> None:
+    began = time.monotonic()
+    chrono = Chrono()
+    chrono.enter("input")
+    time.sleep(0.02)
+    chrono.enter("step")
+    chrono.move("input", "step", 0.01)
+    spent = chrono.spent_s()
+    assert set(spent) == set(PHASES)
+    assert spent["step"] >= 0.01
+    assert spent["input"] >= 0.0099
+    assert sum(spent.values()) <= time.monotonic() - began
+
+
+def test_table() -> None:
+    assert (
+        table([("run", "value"), ("steps", "700")])
+        == "| run   | value |\n| ----- | ----: |\n| steps |   700 |"
+    )

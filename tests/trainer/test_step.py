@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from feeder.client.jax import normalize
+from feeder.errors import ConfigError
+from feeder.order import Position
+from feeder.spec import StreamSpec
+from feeder.trainer.config import TrainConfig
+from feeder.trainer.optimizer import make_optimizer
+from feeder.trainer.step import State, StepResult, make_eval_step, make_model, make_state, make_train_step
+from feeder.trainer.watch import NonFiniteLoss, Watch
+
+RATE = 0.1
+POSITION = Position(2, 12, StreamSpec("train", 20, 20), 180, "f1")
+
+
+def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    return make_optimizer(config, lambda step: RATE)
+
+
+def _batch(config: TrainConfig, count: int | None = None) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    count = count or config.batch_size
+    images = rng.integers(0, 256, (count, config.image_size, config.image_size, 3), np.uint8)
+    return jnp.asarray(images), jnp.asarray(rng.integers(0, config.classes, count), jnp.int32)
+
+
+def test_an_untrained_net_guesses_and_a_trained_one_has_learnt(config: TrainConfig) -> None:
+    optimizer = _optimizer(config)
+    state = make_state(config, optimizer)
+    step = jax.jit(make_train_step(config, optimizer))
+    images, labels = _batch(config)
+    losses = []
+    for _ in range(30):
+        state, result = step(state, images, labels)
+        losses.append(float(result.loss))
+    assert losses[0] == pytest.approx(math.log(config.classes), abs=0.05)
+    assert losses[-1] < 0.1
+    assert result.accuracy == 1.0
+    assert state.step == 30
+    assert result.stray == -1
+
+
+def test_same_seed_same_weights(config: TrainConfig) -> None:
+    optimizer = _optimizer(config)
+    first, second = make_state(config, optimizer), make_state(config, optimizer)
+    other = make_state(dataclasses.replace(config, seed=1), optimizer)
+    kernel = first.params["stem"]["conv"]["kernel"]
+    assert (kernel == second.params["stem"]["conv"]["kernel"]).all()
+    assert not (kernel == other.params["stem"]["conv"]["kernel"]).any()
+
+
+def _logits(config: TrainConfig, state: State, images: jax.Array, train: bool) -> np.ndarray:
+    def forward() -> jax.Array:
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        inputs = normalize(images, jnp.float32)
+        return make_model(config).apply(variables, inputs, train=train, mutable=["batch_stats"])[0]
+
+    return np.asarray(jax.jit(forward)(), np.float64)
+
+
+def test_the_loss_is_smoothed_cross_entropy_and_holds_no_weight_decay(config: TrainConfig) -> None:
+    config = dataclasses.replace(config, label_smoothing=0.1, weight_decay=0.5)
+    optimizer = _optimizer(config)
+    state = make_state(config, optimizer)
+    # Weights far from their start, so that logits differ and weights are large.
+    state = state._replace(params=jax.tree.map(lambda leaf: leaf + 0.1, state.params))
+    images, labels = _batch(config)
+    logits = _logits(config, state, images, train=True)
+    log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    targets = np.eye(config.classes)[labels] * 0.9 + 0.1 / config.classes
+    result = jax.jit(make_train_step(config, optimizer))(state, images, labels)[1]
+    assert float(result.loss) == pytest.approx(-(targets * log_shares).sum(axis=1).mean(), rel=1e-4)
+    assert float(result.accuracy) == pytest.approx((logits.argmax(axis=1) == labels).mean())
+
+
+def _eval(
+    config: TrainConfig, state: State, labels: list[int], mask: list[bool]
+) -> tuple[float, int, int, int]:
+    images, _ = _batch(config, len(labels))
+    sums = jax.jit(make_eval_step(config))(state, images, jnp.asarray(labels, jnp.int32), jnp.asarray(mask))
+    return float(sums.loss), int(sums.correct), int(sums.images), int(sums.stray)
+
+
+def test_evaluation_counts_what_the_mask_shows(config: TrainConfig) -> None:
+    state = make_state(config, _optimizer(config))
+    images, _ = _batch(config, 4)
+    logits = _logits(config, state, images, train=False)
+    labels = logits.argmax(axis=1)
+    labels[3] = (labels[3] + 1) % config.classes
+    loss, correct, count, stray = _eval(config, state, labels.tolist(), [True, True, False, True])
+    assert (correct, count, stray) == (2, 3, -1)
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[range(4), labels]  # not smoothed
+    assert loss == pytest.approx(losses[[0, 1, 3]].sum(), rel=1e-4)
+
+
+def test_stray_labels_are_found(config: TrainConfig) -> None:
+    state = make_state(config, _optimizer(config))
+    assert _eval(config, state, [0, 9, 10, 10], [True] * 4)[3] == 2
+    assert _eval(config, state, [0, 9, 1, -1], [True] * 4)[3] == 3
+    assert _eval(config, state, [0, 9, 1, -1], [True, True, True, False])[3] == -1  # masked: no label
+
+
+def _result(loss: float = 1.0, stray: int = -1) -> StepResult:
+    return StepResult(jnp.float32(loss), jnp.float32(0.5), jnp.int32(stray))
+
+
+def test_watch_gives_results_in_turn() -> None:
+    with Watch(classes=10) as watch:
+        assert watch.settle() is None
+        watch.follow(7, _result(1.5), jnp.zeros(20, jnp.int32), POSITION)
+        finished = watch.settle()
+        assert finished is not None
+        assert (finished.step, finished.loss, finished.accuracy) == (7, 1.5, 0.5)
+        assert watch.settle() is None
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_names_the_step(loss: float) -> None:
+    with Watch(classes=10) as watch:
+        watch.follow(8, _result(loss), jnp.zeros(20, jnp.int32), POSITION)
+        with pytest.raises(NonFiniteLoss, match=f"the loss of step 8 is {loss} .*epoch 2, 12 samples"):
+            watch.settle()
+
+
+def test_a_stray_label_names_its_place() -> None:
+    with Watch(classes=10) as watch:
+        labels = jnp.arange(20, dtype=jnp.int32)
+        watch.follow(8, _result(math.nan, stray=12), labels, POSITION)
+        with pytest.raises(
+            ConfigError, match=r"'train', epoch 2, 12 samples .*slot 12: label 12 is outside \[0, 10\)"
+        ):
+            watch.settle()

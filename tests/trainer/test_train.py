@@ -1,0 +1,155 @@
+"""The trainer as a client of a real worker process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from feeder.cli import main
+from feeder.errors import ConfigError, PositionMismatch
+from feeder.trainer.config import TrainConfig
+from feeder.trainer.loop import TrainResult, train
+from feeder.trainer.watch import Finished
+
+StartWorker = Callable[..., str]
+PackColours = Callable[..., Path]
+
+
+class Killed(Exception):
+    """Ends a run from within, as a failure would."""
+
+
+def _losses(
+    config: TrainConfig, address: str, kill_after: int | None = None, **options: object
+) -> tuple[dict[int, float], TrainResult | None]:
+    """The loss of each step, and what the run came to unless it was killed."""
+    losses: dict[int, float] = {}
+
+    def listen(finished: Finished, steps: int, waited_s: float) -> None:
+        losses[finished.step] = finished.loss
+        if finished.step == kill_after:
+            raise Killed
+
+    try:
+        return losses, train(config, address, "train", listener=listen, **options)
+    except Killed:
+        return losses, None
+
+
+def test_a_run_that_resumes_is_the_run_that_was_not_killed(
+    config: TrainConfig, colours: str, tmp_path: Path
+) -> None:
+    # 180 images: epochs of 9 steps, so the run is killed in its second one, 2 steps after a checkpoint.
+    config = dataclasses.replace(config, checkpoint_every=5)
+    whole, result = _losses(config, colours)
+    assert list(whole) == list(range(1, 41))
+    assert result is not None
+    assert result.resumed_from is None
+    killed, _ = _losses(config, colours, kill_after=12, checkpoint_dir=tmp_path)
+    resumed, result = _losses(config, colours, checkpoint_dir=tmp_path, resume=True)
+    assert killed == {step: whole[step] for step in range(1, 13)}
+    assert resumed == {step: whole[step] for step in range(11, 41)}
+    assert result is not None
+    assert (result.resumed_from, result.steps, result.images) == (10, 40, 30 * 20)
+
+    with pytest.raises(ConfigError, match="the run is complete, step 40 of 40"):
+        _losses(config, colours, checkpoint_dir=tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="holds a run that came to step 40"):
+        _losses(config, colours, checkpoint_dir=tmp_path)
+
+
+def test_resuming_on_other_data_is_refused(
+    config: TrainConfig, colours: str, pack_colours: PackColours, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(config, checkpoint_every=4)
+    _losses(config, colours, kill_after=6, checkpoint_dir=tmp_path)
+    other = start_worker(train=str(pack_colours(190)))
+    with pytest.raises(PositionMismatch, match=r"records: 180, 190 now; fingerprint"):
+        _losses(config, other, checkpoint_dir=tmp_path, resume=True)
+
+
+def test_evaluation_counts_each_image_once(config: TrainConfig, colours: str) -> None:
+    config = dataclasses.replace(config, eval_every=20)
+    notes: list[str] = []
+    result = train(config, colours, "train", "validation", note=notes.append)
+    assert result.eval is not None
+    assert (result.eval.images, result.eval.bad) == (23, 0)  # two batches of 20, 17 slots of them masked
+    assert result.eval.accuracy * 23 == pytest.approx(round(result.eval.accuracy * 23))
+    assert [note.split(",")[0] for note in notes[1:]] == ["step 20", "step 40"]
+    assert sum(result.workers.values()) >= 40 * 20
+    assert 0 <= result.input_wait <= 1
+    assert result.spent_s["eval"] > 0
+
+
+def test_time_is_up(config: TrainConfig, colours: str, tmp_path: Path) -> None:
+    result = train(config, colours, "train", checkpoint_dir=tmp_path, max_seconds=0.0)
+    assert result.steps == 1
+    assert (tmp_path / "1").is_dir()
+
+
+def test_labels_beyond_the_classes_are_an_error_not_a_loss_of_0(
+    config: TrainConfig, pack_colours: PackColours, start_worker: StartWorker
+) -> None:
+    # Labels are 1 to 10 in the records: a worker that is told that they count from 0 sends 10, too.
+    address = start_worker("--label-base=0", train=str(pack_colours(60)))
+    with pytest.raises(ConfigError, match=r"'train', epoch 0, \d+ samples .* label 10 is outside \[0, 10\)"):
+        train(config, address, "train")
+
+
+def test_labels_are_right(config: TrainConfig, pack_colours: PackColours, start_worker: StartWorker) -> None:
+    """Held-out images are told apart after training on their own labels, and not after training on labels that
+    were dealt out at random: what comes with an image is its label."""
+    accuracy = {}
+    for shuffled in (False, True):
+        shards = pack_colours(400, holdout=0.25, shuffled=shuffled)
+        address = start_worker(train=f"{shards}/train-*", validation=f"{shards}/validation-*")
+        result = train(config, address, "train", "validation")
+        assert result.eval is not None
+        assert result.eval.images == 100
+        accuracy[shuffled] = result.eval.accuracy
+    assert accuracy[False] > 0.8
+    assert accuracy[True] < 0.25  # chance is 0.1 with a standard deviation of 0.03
+
+
+def _command(address: str, *options: str) -> list[str]:
+    return [
+        *("train", "--connect", address, "--dataset", "train", "--eval-dataset", "validation"),
+        *("--config", "tiny", "--batch-size", "20", "--image-size", "32", "--steps", "60", *options),
+    ]
+
+
+def test_command(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_command(colours, "--require", "accuracy=2x", "--require", "loss=0.9x")) == 0
+    captured = capsys.readouterr()
+    assert "| accuracy on 23 images of 'validation' |" in captured.out
+    assert "step 60/60" in captured.err
+
+
+def test_command_in_json_with_a_requirement_that_is_missed(
+    colours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_command(colours, "--json", "--require", "loss=0.000001x")) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["eval"]["images"] == 23
+    assert report["steps"] == 60
+    assert report["failed"] == [captured.err.splitlines()[-1].removeprefix("feeder: ")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--config", "huge"], "no configuration 'huge'"),
+        (["--resume"], "which folder holds the checkpoints"),
+        (["--batch-size", "500"], "500"),
+    ],
+)
+def test_command_errors(
+    colours: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_command(colours, *options)) == 2
+    assert message in capsys.readouterr().err
