@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
@@ -81,7 +82,7 @@ def decode_window(
 class PortableDecoder:
     """Decodes on a pool of Python threads; the libraries under it release the GIL.
 
-    Calls are thread-safe and share the pool.
+    Calls are thread-safe and share the pool; with one thread they take turns on the threads that make them.
 
     Args:
         threads: images decoded at a time, over all calls.
@@ -92,9 +93,9 @@ class PortableDecoder:
         self.name = f"portable (simplejpeg, {pillow_name()})"
         self._limits = limits
         self._pid = os.getpid()
-        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(
-            threads, thread_name_prefix="feeder-decode"
-        )
+        self._closed = False
+        self._turn = threading.Lock()  # of the calls, where there is no pool
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="feeder-decode") if threads > 1 else None
 
     def sizes(self, images: Sequence[bytes | memoryview]) -> tuple[npt.NDArray[np.int32], list[str | None]]:
         """Width and height of each image, by its header alone."""
@@ -122,7 +123,7 @@ class PortableDecoder:
         reductions: npt.NDArray[np.uint8] | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
-        pool = self._check_open()
+        self._check_open()
         check_arguments(images, windows, flips, out, resample, reductions)
 
         def one(index: int) -> str | None:
@@ -138,24 +139,31 @@ class PortableDecoder:
                 antialias=antialias,
             )
 
+        if self._pool is None:
+            with self._turn:
+                return [one(index) for index in range(len(images))]
         try:
-            results = pool.map(one, range(len(images)))
+            results = self._pool.map(one, range(len(images)))
         except RuntimeError as error:
             raise Closed("this decoder was closed while it was called") from error
         return list(results)
 
     def close(self) -> None:
-        """Ends the pool; waits for images that are being decoded."""
-        if self._pool is not None and self._pid == os.getpid():
+        """Ends the threads; calls in progress finish first."""
+        self._closed = True
+        if self._pid != os.getpid():
+            return
+        if self._pool is not None:
             self._pool.shutdown()
-        self._pool = None
+        else:
+            with self._turn:
+                pass
 
-    def _check_open(self) -> ThreadPoolExecutor:
-        if self._pool is None:
+    def _check_open(self) -> None:
+        if self._closed:
             raise Closed("this decoder is closed")
         if self._pid != os.getpid():
             raise Closed(
-                f"this decoder was opened by process {self._pid} and its threads did not "
-                f"survive the fork: open one in process {os.getpid()}"
+                f"this decoder was opened by process {self._pid} and its threads did not survive the fork: "
+                f"open one in process {os.getpid()}"
             )
-        return self._pool
