@@ -43,6 +43,7 @@ _CHANGEABLE = (
     "batch_size",
     "image_size",
     "base_rate",
+    "warmup_steps",
     "seed",
     "checkpoint_every",
     "eval_every",
@@ -74,6 +75,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     changes.add_argument("--batch-size", type=int, metavar="N", help="images a step")
     changes.add_argument("--image-size", type=int, metavar="N", help="side in pixels")
     changes.add_argument("--base-rate", type=float, metavar="X", help="learning rate for a batch of 256")
+    changes.add_argument("--warmup-steps", type=int, metavar="N", help="steps until the rate is at its peak")
     changes.add_argument("--seed", type=int, metavar="N", help="of weights and data order")
     changes.add_argument("--checkpoint-every", type=int, metavar="N", help="steps between checkpoints")
     changes.add_argument("--eval-every", type=int, metavar="N", help="steps between evaluations")
@@ -153,6 +155,8 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         changes["epochs"] = None
     elif "epochs" in changes:
         changes["steps"] = None
+    if "warmup_steps" in changes:
+        changes["warmup_epochs"] = None
     return dataclasses.replace(load_config(args.config), **changes)
 
 

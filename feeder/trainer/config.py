@@ -136,7 +136,9 @@ class TrainConfig:
             else round((self.warmup_epochs or 0.0) * steps_per_epoch)
         )
         if warmup >= steps:
-            raise ConfigError(f"a warm-up of {warmup} steps does not fit a run of {steps}")
+            raise ConfigError(
+                f"a warm-up of {warmup} steps does not fit a run of {steps}: shorten it or lengthen the run"
+            )
         return steps, warmup
 
 

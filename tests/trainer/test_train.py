@@ -101,8 +101,8 @@ def test_labels_beyond_the_classes_are_an_error_not_a_loss_of_0(
 
 
 def test_labels_are_right(config: TrainConfig, pack_colours: PackColours, start_worker: StartWorker) -> None:
-    """Held-out images are told apart after training on their own labels, and not after training on labels that
-    were dealt out at random: what comes with an image is its label."""
+    """Held-out images are told apart after training on their own labels, and not after training on labels
+    dealt out at random: what comes with an image is its label."""
     accuracy = {}
     for shuffled in (False, True):
         shards = pack_colours(400, holdout=0.25, shuffled=shuffled)
@@ -118,26 +118,29 @@ def test_labels_are_right(config: TrainConfig, pack_colours: PackColours, start_
 def _command(address: str, *options: str) -> list[str]:
     return [
         *("train", "--connect", address, "--dataset", "train", "--eval-dataset", "validation"),
-        *("--config", "tiny", "--batch-size", "20", "--image-size", "32", "--steps", "60", *options),
+        *("--config", "tiny", "--batch-size", "20", "--image-size", "32", "--warmup-steps", "2", *options),
     ]
 
 
 def test_command(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(_command(colours, "--require", "accuracy=2x", "--require", "loss=0.9x")) == 0
+    assert (
+        main(_command(colours, "--steps", "6", "--require", "loss=2x", "--require", "accuracy=0.001x")) == 0
+    )
     captured = capsys.readouterr()
-    assert "| accuracy on 23 images of 'validation' |" in captured.out
-    assert "step 60/60" in captured.err
+    assert "| accuracy on 23 images of 'validation'" in captured.out
+    assert "step 6/6" in captured.err
 
 
 def test_command_in_json_with_a_requirement_that_is_missed(
     colours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(_command(colours, "--json", "--require", "loss=0.000001x")) == 1
+    assert main(_command(colours, "--steps", "6", "--json", "--require", "loss=0.000001x")) == 1
     captured = capsys.readouterr()
     report = json.loads(captured.out)
     assert report["eval"]["images"] == 23
-    assert report["steps"] == 60
+    assert report["steps"] == 6
     assert report["failed"] == [captured.err.splitlines()[-1].removeprefix("feeder: ")]
+    assert "training loss is" in report["failed"][0]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,7 @@ def test_command_in_json_with_a_requirement_that_is_missed(
         (["--config", "huge"], "no configuration 'huge'"),
         (["--resume"], "which folder holds the checkpoints"),
         (["--batch-size", "500"], "500"),
+        (["--steps", "2"], "a warm-up of 2 steps does not fit a run of 2"),
     ],
 )
 def test_command_errors(
