@@ -31,11 +31,15 @@ class _Source:
         """Keeps the request: shards, size, batch, threads, target."""
         self.request = request
         return {
-            "note": self.note,
+            "note": f"{self.note}; {self.decoder()}",
             "antialias": True,
             "windows": "its own draws",
             "versions": versions("numpy", "grpcio"),
         }
+
+    def decoder(self) -> str:
+        """The name of the decoder that makes the batches."""
+        raise NotImplementedError
 
     def batches(self) -> Any:
         """A context manager around an endless iterator of (images, labels)."""
@@ -66,6 +70,14 @@ class Client(_Source):
 
     note = "worker and client each a process, TCP loopback"
 
+    def decoder(self) -> str:
+        """As the worker says."""
+        import feeder
+
+        with feeder.connect(self.request["target"]) as client:
+            (worker,) = client.workers.values()
+            return worker.decoder
+
     @contextlib.contextmanager
     def batches(self) -> Iterator[Any]:
         """A new stream, closed in the end."""
@@ -85,6 +97,14 @@ class InProcess(_Source):
     it."""
 
     note = "chunks made in the consumer's process, into its batches"
+
+    def decoder(self) -> str:
+        """As in a worker of this environment."""
+        from feeder.decode import open_decoder
+
+        decoder = open_decoder(1)
+        decoder.close()
+        return decoder.name
 
     @contextlib.contextmanager
     def batches(self) -> Iterator[Any]:
