@@ -16,7 +16,7 @@ SEEDS ?= feeder/decode/probes
 PROTOC_TOOLS = grpcio-tools==1.73.1
 
 VENV = .venv
-SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' 2>/dev/null | grep -v ' ')
+SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' 2>/dev/null | grep -v ' ')
 
 .DEFAULT_GOAL := help
 .PHONY: help system demo check format test soak fuzz rivals report protos protos-check clean
@@ -34,7 +34,7 @@ check: $(VENV)/dev/.ready protos-check  ## ruff, mypy --strict, stubs against th
 	$(VENV)/dev/bin/ruff check .
 	$(VENV)/dev/bin/ruff format --check .
 	$(VENV)/dev/bin/mypy
-	$(VENV)/dev/bin/python -m mypy.stubtest feeder.decode._kernel --allowlist feeder/decode/native/stubtest-allowlist.txt
+	$(VENV)/dev/bin/python -m mypy.stubtest feeder.decode._kernel --mypy-config-file pyproject.toml --allowlist feeder/decode/native/stubtest-allowlist.txt
 
 format: $(VENV)/dev/.ready  ## rewrite the sources as `make check` wants them
 	$(VENV)/dev/bin/ruff check --fix .
