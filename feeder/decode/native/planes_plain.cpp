@@ -1,0 +1,118 @@
+// Planes in plain C++: what the other levels have to equal.
+
+#include "planes.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace feeder {
+namespace {
+
+// Keeps the low 16 bits, as 16-bit vectors do.
+int32_t wrap(int32_t value) { return static_cast<int16_t>(static_cast<uint16_t>(value)); }
+
+int32_t saturate(int32_t value) { return std::clamp(value, -0x8000, 0x7FFF); }
+
+uint8_t sample(int32_t value) { return static_cast<uint8_t>(std::clamp(value, -128, 127) + 128); }
+
+// One pass over 8 values, each within int16: sums stay within int32, whatever the values are.
+template <int shift>
+void transform(const int32_t *in, int32_t *out) {
+  const int32_t half = 1 << (shift - 1);
+  const int32_t sum = wrap(in[0] + in[4]) * (1 << kDctBits) + half;
+  const int32_t difference = wrap(in[0] - in[4]) * (1 << kDctBits) + half;
+  const int32_t turned26 = in[2] * kDct0_541 + in[6] * (kDct0_541 - kDct1_847);
+  const int32_t turned62 = in[2] * (kDct0_541 + kDct0_765) + in[6] * kDct0_541;
+  const int32_t even[4] = {sum + turned62, difference + turned26, difference - turned26, sum - turned62};
+
+  const int32_t a = wrap(in[7] + in[3]), b = wrap(in[5] + in[1]);
+  const int32_t turned_a = b * kDct1_175 + a * (kDct1_175 - kDct1_961);
+  const int32_t turned_b = b * (kDct1_175 - kDct0_390) + a * kDct1_175;
+  const int32_t odd[4] = {in[1] * (kDct1_501 - kDct0_899) - in[7] * kDct0_899 + turned_b,
+                          in[3] * (kDct3_072 - kDct2_562) - in[5] * kDct2_562 + turned_a,
+                          in[5] * (kDct2_053 - kDct2_562) - in[3] * kDct2_562 + turned_b,
+                          in[7] * (kDct0_298 - kDct0_899) - in[1] * kDct0_899 + turned_a};
+  for (int i = 0; i < 4; ++i) {
+    out[i] = saturate((even[i] + odd[i]) >> shift);
+    out[7 - i] = saturate((even[i] - odd[i]) >> shift);
+  }
+}
+
+}  // namespace
+
+namespace plain {
+
+void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out, ptrdiff_t stride) {
+  int32_t between[8][8];  // row, column
+  const bool flat = std::all_of(coefficients + 8, coefficients + 64, [](int16_t value) { return value == 0; });
+  for (int x = 0; x < 8; ++x) {
+    int32_t in[8], column[8];
+    for (int y = 0; y < 8; ++y) in[y] = wrap(coefficients[8 * y + x] * quant[8 * y + x]);
+    transform<kDctFirstShift>(in, column);
+    // Equal but for values of more than 13 bits, where libjpeg-turbo has this short cut without saturation.
+    if (flat) std::fill(column, column + 8, wrap(in[0] * (1 << kDctBetweenBits)));
+    for (int y = 0; y < 8; ++y) between[y][x] = column[y];
+  }
+  for (int y = 0; y < 8; ++y, out += stride) {
+    int32_t row[8];
+    transform<kDctSecondShift>(between[y], row);
+    for (int x = 0; x < 8; ++x) out[x] = sample(row[x]);
+  }
+}
+
+void idct_dc(int16_t dc, uint16_t quant, uint8_t *out, ptrdiff_t stride) {
+  constexpr int kShift = kDctSecondShift - kDctBits;
+  const int32_t value = wrap(wrap(dc * quant) * (1 << kDctBetweenBits));
+  const int byte = sample((value + (1 << (kShift - 1))) >> kShift);
+  for (int y = 0; y < 8; ++y, out += stride) std::memset(out, byte, 8);
+}
+
+// Halves are rounded down and up in turn.
+
+void upsample_h2v1(const uint8_t *in, int width, uint8_t *out) {
+  for (int x = 0; x < width; ++x) {
+    const int before = in[std::max(x - 1, 0)], after = in[std::min(x + 1, width - 1)];
+    out[2 * x] = static_cast<uint8_t>((3 * in[x] + before + 1) >> 2);
+    out[2 * x + 1] = static_cast<uint8_t>((3 * in[x] + after + 2) >> 2);
+  }
+}
+
+void upsample_h2v2(const uint8_t *near_row, const uint8_t *far_row, int width, uint8_t *out) {
+  const auto sum = [=](int x) { return 3 * near_row[x] + far_row[x]; };
+  for (int x = 0; x < width; ++x) {
+    const int before = sum(std::max(x - 1, 0)), after = sum(std::min(x + 1, width - 1));
+    out[2 * x] = static_cast<uint8_t>((3 * sum(x) + before + 8) >> 4);
+    out[2 * x + 1] = static_cast<uint8_t>((3 * sum(x) + after + 7) >> 4);
+  }
+}
+
+void upsample_h1v2(const uint8_t *near_row, const uint8_t *far_row, int width, uint8_t *out, int lower) {
+  for (int x = 0; x < width; ++x) {
+    out[x] = static_cast<uint8_t>((3 * near_row[x] + far_row[x] + 1 + lower) >> 2);
+  }
+}
+
+void ycc_to_rgbx(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, uint8_t *out) {
+  constexpr int32_t kHalf = 1 << 15;
+  for (int x = 0; x < width; ++x, out += 4) {
+    const int32_t blue = cb[x] - 128, red = cr[x] - 128;
+    out[0] = static_cast<uint8_t>(std::clamp(y[x] + ((kRedCr * red + kHalf) >> 16), 0, 255));
+    out[1] = static_cast<uint8_t>(std::clamp(y[x] + ((kHalf - kGreenCb * blue - kGreenCr * red) >> 16), 0, 255));
+    out[2] = static_cast<uint8_t>(std::clamp(y[x] + ((kBlueCb * blue + kHalf) >> 16), 0, 255));
+    out[3] = 255;
+  }
+}
+
+void gray_to_rgbx(const uint8_t *y, int width, uint8_t *out) {
+  for (int x = 0; x < width; ++x, out += 4) {
+    out[0] = out[1] = out[2] = y[x];
+    out[3] = 255;
+  }
+}
+
+}  // namespace plain
+
+const Planes kPlainPlanes = {plain::idct_islow,    plain::idct_dc,     plain::upsample_h2v1, plain::upsample_h2v2,
+                             plain::upsample_h1v2, plain::ycc_to_rgbx, plain::gray_to_rgbx};
+
+}  // namespace feeder
