@@ -62,7 +62,7 @@ def test_without_a_compiler_the_wheel_is_pure_says_so_and_decodes(tmp_path: Path
     assert "WITHOUT its native kernel" in printed
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
-        assert not [name for name in archive.namelist() if name.endswith((".so", ".cpp"))]
+        assert not [name for name in archive.namelist() if name.endswith(".so") or "/native/" in name]
         archive.extractall(site)
     name = _run(site, "from feeder.decode import open_decoder; d = open_decoder(1); print(d.name); d.close()")
     assert name.startswith("portable")
