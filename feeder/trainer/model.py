@@ -1,9 +1,10 @@
 """ResNet v1.5 in Flax Linen, from 8 to 152 layers.
 
-v1.5 is ResNet v1 with the stride of a bottleneck in its 3x3 instead of its first 1x1 (0.5 points better, a
-few percent slower). Everything else follows the reference TPU code: explicit padding on strided convolutions,
-batch normalisation with momentum 0.9 and epsilon 1e-5, the last batch-norm scale of each block starts at 0
-(so that a block starts as the identity), dense weights from N(0, 0.01).
+v1.5 is ResNet v1 with the stride of a bottleneck in its 3x3 instead of its first 1x1: a little better, a
+little slower. Everything else follows the reference TPU code: explicit padding on strided convolutions, SAME
+max-pool, batch normalisation with momentum 0.9 and epsilon 1e-5, the last batch-norm scale of each block
+starts at 0 (so that a block starts as the identity), convolutions start from a truncated normal distribution
+of variance 1 / fan-in, dense weights from N(0, 0.01).
 
 Convolutions and the matrix product run in `compute_dtype`. Parameters, batch-norm statistics and their
 running averages, and the logits that the loss sees are float32.
@@ -29,7 +30,7 @@ BATCH_NORM_MOMENTUM = 0.9
 BATCH_NORM_EPSILON = 1e-5
 DENSE_STDDEV = 0.01
 
-_conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
+_conv_init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
 class Conv(nn.Module):
@@ -145,7 +146,7 @@ class ResNet(nn.Module):
             x = Conv(self.width, 7, 2, dtype=dtype, name="stem")(x)  # [B, 112, 112, 64]
             x = nn.relu(norm(name="stem_norm")(x))
             # [B, 56, 56, 64]
-            x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))  # type: ignore[no-untyped-call]
+            x = nn.max_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
         # [B, 56, 56, 256], [B, 28, 28, 512], [B, 14, 14, 1024], [B, 7, 7, 2048]
         for stage, count in enumerate(blocks):
             for index in range(count):

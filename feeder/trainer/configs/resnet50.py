@@ -3,9 +3,9 @@
     feeder train --config resnet50 --connect HOST:PORT,... --dataset train --eval-dataset validation \\
         --checkpoint-dir checkpoints/
 
-Machine: one accelerator that holds a batch of 256 at 224 pixels in bfloat16, fed with as many images a second as
-it takes. 90 epochs are 450,360 steps, 115 million images: 13 hours at 2,500 images a second. This configuration
-has not been run to its end here.
+Machine: one accelerator that holds a batch of 256 at 224 pixels in bfloat16, fed with as many images a second
+as it takes. 90 epochs are 450,360 steps, 115 million images: 13 hours at 2,500 images a second. This
+configuration has not been run to its end here.
 """
 
 from __future__ import annotations
