@@ -20,6 +20,7 @@ class Kernel:
         max_scans: int,
         max_scan_pixels: int,
         level: str,
+        libjpeg_only: bool,
     ) -> None:
         """A pool of threads; level is one of LEVELS or "best"."""
 

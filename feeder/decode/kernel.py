@@ -33,12 +33,26 @@ class NativeDecoder:
         threads: images decoded at a time, over all calls.
         limits: bounds on what one image may ask for.
         level: instruction set; all give the same pixels.
+        libjpeg_only: decode no image without libjpeg, for comparisons; the pixels are the same.
     """
 
-    def __init__(self, threads: int, limits: Limits = DEFAULT_LIMITS, *, level: Level = "best") -> None:
+    def __init__(
+        self,
+        threads: int,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        level: Level = "best",
+        libjpeg_only: bool = False,
+    ) -> None:
         self._limits = limits
         self._kernel = Kernel(
-            threads, limits.max_bytes, limits.max_pixels, limits.max_scans, limits.max_scan_pixels, level
+            threads,
+            limits.max_bytes,
+            limits.max_pixels,
+            limits.max_scans,
+            limits.max_scan_pixels,
+            level,
+            libjpeg_only,
         )
         self._pid = os.getpid()
         self.name = f"native ({self._kernel.level})"

@@ -49,4 +49,4 @@ def test_random_geometries(levels, one, picture, encode):
 
 def test_an_unknown_level_is_refused():
     with pytest.raises(ValueError, match="no level mmx"):
-        kernel.Kernel(1, 1, 1, 1, 1, "mmx")
+        kernel.Kernel(1, 1, 1, 1, 1, "mmx", False)

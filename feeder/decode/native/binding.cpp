@@ -66,8 +66,8 @@ void require(bool holds, const char *message) {
 class Kernel {
  public:
   Kernel(size_t threads, uint64_t max_bytes, uint64_t max_pixels, uint64_t max_scans, uint64_t max_scan_pixels,
-         const std::string &level)
-      : limits_{max_bytes, max_pixels, max_scans, max_scan_pixels}, level_(find_level(level)) {
+         const std::string &level, bool libjpeg_only)
+      : limits_{max_bytes, max_pixels, max_scans, max_scan_pixels, libjpeg_only ? 1 : 0}, level_(find_level(level)) {
     require(threads >= 1, "threads must be at least 1");
     require(max_pixels <= uint64_t{1} << 32, "max_pixels must be at most 2**32");
     pool_.reset(new feeder::ThreadPool(threads, limits_, level_));
@@ -229,9 +229,9 @@ NB_MODULE(_kernel, module) {
   nb::set_leak_warnings(false);
   module.attr("LEVELS") = levels();
   nb::class_<Kernel>(module, "Kernel")
-      .def(nb::init<size_t, uint64_t, uint64_t, uint64_t, uint64_t, const std::string &>(), nb::arg("threads"),
+      .def(nb::init<size_t, uint64_t, uint64_t, uint64_t, uint64_t, const std::string &, bool>(), nb::arg("threads"),
            nb::arg("max_bytes"), nb::arg("max_pixels"), nb::arg("max_scans"), nb::arg("max_scan_pixels"),
-           nb::arg("level"))
+           nb::arg("level"), nb::arg("libjpeg_only"))
       .def_prop_ro("level", &Kernel::level)
       .def("sizes", &Kernel::sizes, nb::arg("images"), nb::arg("sizes").noconvert(), nb::arg("statuses").noconvert())
       .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),

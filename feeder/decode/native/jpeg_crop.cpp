@@ -1,4 +1,5 @@
-// libjpeg-turbo around the resampler: header, scale, crop, skip, and rows on their way out.
+// The plain baseline file goes through baseline.h, and all else, and what is damaged, through libjpeg-turbo around the
+// resampler: header, scale, crop, skip, and rows on their way out.
 
 #include "jpeg_crop.h"
 
@@ -11,6 +12,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include "baseline.h"
 #include "resample.h"
 
 namespace {
@@ -113,10 +115,12 @@ feeder::Geometry geometry(const feeder_request &request, const Cut &cut) {
 }  // namespace
 
 struct feeder_decoder {
-  feeder_decoder(const feeder_limits &bounds, const feeder::Level &level) : limits(bounds), resampler(level) {}
+  feeder_decoder(const feeder_limits &bounds, const feeder::Level &level, const feeder::Planes &planes)
+      : limits(bounds), resampler(level), baseline(planes) {}
 
   feeder_limits limits;
   feeder::Resampler resampler;
+  feeder::BaselineDecoder baseline;
   ErrorManager errors = {};
   Source source = {};
   jpeg_decompress_struct info = {};
@@ -210,11 +214,18 @@ const char *feeder_level_name(feeder_level level) {
 feeder_decoder *feeder_decoder_new(const feeder_limits *limits, feeder_level level) {
   if (level > feeder_best_level()) return nullptr;
   const feeder::Level *loops = &feeder::kPlainLevel;
+  const feeder::Planes *planes = &feeder::kPlainPlanes;
 #if defined(__x86_64__)
-  if (level == FEEDER_SSE4) loops = &feeder::kSse4Level;
-  if (level == FEEDER_AVX2) loops = &feeder::kAvx2Level;
+  if (level == FEEDER_SSE4) {
+    loops = &feeder::kSse4Level;
+    planes = &feeder::kSse4Planes;
+  }
+  if (level == FEEDER_AVX2) {
+    loops = &feeder::kAvx2Level;
+    planes = &feeder::kAvx2Planes;
+  }
 #endif
-  return new (std::nothrow) feeder_decoder(*limits, *loops);
+  return new (std::nothrow) feeder_decoder(*limits, *loops, *planes);
 }
 
 void feeder_decoder_free(feeder_decoder *decoder) { delete decoder; }
@@ -226,6 +237,15 @@ feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *reque
   if (readable != FEEDER_OK) return readable;
   if (request->x > header.width - request->width || request->y > header.height - request->height) {
     return FEEDER_OUTSIDE;
+  }
+  if (header.one_scan && request->reduction == 1 && !decoder->limits.libjpeg_only) {
+    const feeder::Window window = {request->x, request->y, request->x + request->width, request->y + request->height};
+    const feeder::Baseline result =
+        decoder->baseline.decode(request->data, request->size, header, window, geometry(*request, cut_out(*request)),
+                                 &decoder->resampler, request->out);
+    if (result != feeder::Baseline::kNotMine) {
+      return result == feeder::Baseline::kDone ? FEEDER_OK : FEEDER_NO_MEMORY;
+    }
   }
 
   // A new decompressor each time, for about 2 us: one that is used again keeps the tables of the file before, and a

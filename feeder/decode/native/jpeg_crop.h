@@ -40,6 +40,7 @@ typedef struct feeder_limits {
   uint64_t max_pixels;      /* width x height */
   uint64_t max_scans;       /* scans of a file that has several */
   uint64_t max_scan_pixels; /* scans x width x height */
+  int32_t libjpeg_only;     /* 1: no image is decoded without libjpeg; for comparisons, the pixels are the same */
 } feeder_limits;
 
 typedef struct feeder_header {

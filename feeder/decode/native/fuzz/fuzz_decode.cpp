@@ -1,4 +1,5 @@
-// Decodes damaged JPEGs through random windows. Every level must give the same pixels and the same verdict.
+// Decodes damaged JPEGs through random windows. Every level, and libjpeg alone, must give the same pixels and the same
+// verdict.
 //
 //   fuzz_decode SEEDS SECONDS [RANDOM_SEED]
 //
@@ -24,21 +25,24 @@
 namespace {
 
 // Small, so that a mutated header costs little time.
-constexpr feeder_limits kLimits = {1 << 20, 1 << 20, 20, 8 << 20};
+constexpr feeder_limits kLimits = {1 << 20, 1 << 20, 20, 8 << 20, 0};
 constexpr size_t kChoices = 12;
 
 struct Decoders {
-  std::vector<feeder_decoder *> levels;
+  std::vector<feeder_decoder *> all;
 
   Decoders() {
     for (int level = FEEDER_PLAIN; level <= feeder_best_level(); ++level) {
-      levels.push_back(feeder_decoder_new(&kLimits, static_cast<feeder_level>(level)));
+      all.push_back(feeder_decoder_new(&kLimits, static_cast<feeder_level>(level)));
     }
+    feeder_limits libjpeg = kLimits;
+    libjpeg.libjpeg_only = 1;
+    all.push_back(feeder_decoder_new(&libjpeg, feeder_best_level()));
   }
   Decoders(const Decoders &) = delete;
   Decoders &operator=(const Decoders &) = delete;
   ~Decoders() {
-    for (feeder_decoder *decoder : levels) feeder_decoder_free(decoder);
+    for (feeder_decoder *decoder : all) feeder_decoder_free(decoder);
   }
 };
 
@@ -71,12 +75,12 @@ bool decode(const uint8_t *choices, const uint8_t *data, size_t size) {
   const size_t bytes = static_cast<size_t>(request.out_width) * static_cast<size_t>(request.out_height) * 3;
   std::vector<uint8_t> first;
   feeder_status verdict = FEEDER_OK;
-  for (size_t level = 0; level < decoders.levels.size(); ++level) {
+  for (size_t level = 0; level < decoders.all.size(); ++level) {
     // Exactly as large as promised, on the heap, so that a byte too many is found.
     std::vector<uint8_t> pixels(bytes, static_cast<uint8_t>(level));
     char reason[FEEDER_REASON_BYTES];
     request.out = pixels.data();
-    const feeder_status status = feeder_decode(decoders.levels[level], &request, reason);
+    const feeder_status status = feeder_decode(decoders.all[level], &request, reason);
     if (status == FEEDER_DAMAGED && reason[0] == '\0') stop("damaged without a reason");
     if (status == FEEDER_NO_MEMORY) stop("out of memory");
     const bool inside = request.x + request.width <= width && request.y + request.height <= height;
@@ -86,9 +90,9 @@ bool decode(const uint8_t *choices, const uint8_t *data, size_t size) {
       verdict = status;
       first.swap(pixels);
     } else if (status != verdict) {
-      stop("levels differ in their verdict");
+      stop("decoders differ in their verdict");
     } else if (status == FEEDER_OK && pixels != first) {
-      stop("levels differ in their pixels");
+      stop("decoders differ in their pixels");
     }
   }
   return verdict == FEEDER_OK;

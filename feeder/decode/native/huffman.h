@@ -1,0 +1,81 @@
+// Huffman decoding of baseline blocks from bytes whose stuffing was removed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "scan.h"
+
+namespace feeder {
+
+// Blocks of one MCU with 2x2 luma.
+constexpr int kMaxBlocks = 6;
+
+// What decode_mcus may read behind the data: one MCU of the longest codes, and what fills its registers.
+constexpr size_t kPadding = 2048;
+
+// Index widths of the look-up tables; both fit the first-level cache together. Measured.
+constexpr int kAcBits = 11;
+constexpr int kDcBits = 9;
+
+// A look-up table by the next bits of the data. An entry is what the bits say, code and extra bits together:
+//   bits 0 to 7    bits to take
+//   bits 8 to 14   positions to move on: zeros + 1 (AC)
+//   bit 15         unusual: what the code says is elsewhere, or the end of the block
+//   bits 16 to 31  value of the coefficient, signed
+template <int bits>
+struct CodeTable {
+  static constexpr int kBits = bits;
+
+  uint32_t entries[1 << bits];
+  // For codes longer than that. Codes of length n, left-aligned in 16 bits, are less than limits[n]; the symbol of code
+  // c is symbols[(c >> (16 - n)) + offsets[n]].
+  uint32_t limits[17];
+  int32_t offsets[17];
+  const uint8_t *symbols;
+
+  // False where libjpeg refuses the table.
+  bool build(const CodeLengths &lengths, bool dc) noexcept;
+};
+
+using DcTable = CodeTable<kDcBits>;
+using AcTable = CodeTable<kAcBits>;
+
+// The blocks of an MCU, in the order of the data.
+struct McuPlan {
+  int blocks;
+  struct Block {
+    const DcTable *dc;
+    const AcTable *ac;
+    int component;
+  } block[kMaxBlocks];
+};
+
+// Where decoding stands.
+struct EntropyReader {
+  uint64_t window;      // the next bits, left-aligned
+  const uint8_t *next;  // bytes that are not in the window
+  const uint8_t *end;   // of the data; kPadding bytes follow
+  uint32_t missing;     // bits of the window that are taken and not refilled: less than 64
+  uint32_t predictions[kMaxComponents];
+
+  // data is followed by kPadding bytes of zero.
+  void begin(const uint8_t *data, size_t size) noexcept;
+
+  // Whether no more bits were taken than there are.
+  bool within_data() const noexcept;
+};
+
+// Copies entropy-coded data up to the first marker without its stuffing, and kPadding bytes of zero behind it. out has
+// room for size + kPadding bytes. Returns the size of what was copied.
+size_t remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept;
+
+// Decodes `mcus` MCUs and drops all but the DC predictions. False for what no undamaged file has, or at the end of the
+// data: the caller asks libjpeg then.
+bool skip_mcus(EntropyReader *reader, const McuPlan &plan, int mcus) noexcept;
+
+// Decodes one MCU to coefficients, kBlockSamples for each block in natural order; lasts gets, for each block, the
+// position in zigzag order of its last coefficient that may not be zero.
+bool decode_mcu(EntropyReader *reader, const McuPlan &plan, int16_t *coefficients, uint8_t *lasts) noexcept;
+
+}  // namespace feeder

@@ -1,0 +1,42 @@
+// What a plain baseline file says before its entropy-coded data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace feeder {
+
+constexpr int kBlockSamples = 64;
+constexpr int kMaxComponents = 3;
+
+// Zigzag order to natural order.
+extern const uint8_t kNaturalOrder[kBlockSamples];
+
+// A Huffman table as it stands in the file: codes of each length from 1 to 16, and the symbols in order of their codes.
+struct CodeLengths {
+  const uint8_t *counts;  // 16; nullptr: there is no such table
+  const uint8_t *symbols;
+};
+
+struct ScanComponent {
+  CodeLengths dc, ac;
+  uint16_t quant[kBlockSamples];  // natural order
+};
+
+// One scan of 8-bit samples. Chroma has half the columns where h is 2, half the rows where v is 2; a lone component is
+// not interleaved, and v only says how many rows of blocks libjpeg decodes together.
+struct Scan {
+  int32_t width, height;  // pixels
+  int components;         // 1 (gray) or 3 (YCbCr)
+  int h, v;               // sampling factors of the first component
+  ScanComponent component[kMaxComponents];
+  const uint8_t *data;  // from the first entropy-coded byte to the end of the file
+  size_t size;
+};
+
+// True, and *scan, for a well-formed baseline or extended sequential file with all of its components in one scan, no
+// restart interval and a sampling that Scan can say. False for everything else, damaged or not: libjpeg is asked then.
+// What this accepts, libjpeg accepts without a warning. *scan points into data.
+bool read_scan(const uint8_t *data, size_t size, Scan *scan) noexcept;
+
+}  // namespace feeder
