@@ -14,7 +14,7 @@
     │   └── ProtocolError            the other side sent something this version cannot read
     └── Closed                       used after close, or after fork
 
-A message says where it happened, what came, and what to do about it.
+The trainer adds one of its own, `feeder.trainer.watch.NonFiniteLoss`. A message says where it happened, what came, and what to do about it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Run it by `make demo`, which makes the environments first. It keeps everything in one folder: the pictures,
 the shards, the workers' logs, compiled code for a quicker next start, and batch.png, what the trainer saw.
 """
-# ruff: noqa: T201 -- a command, it prints
 
 from __future__ import annotations
 
