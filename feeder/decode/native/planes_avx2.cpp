@@ -126,7 +126,7 @@ void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out
 }  // namespace
 
 const Planes kAvx2Planes = {idct_islow,           plain::idct_dc,    upsample_h2v1<Avx2>, upsample_h2v2<Avx2>,
-                            plain::upsample_h1v2, ycc_to_rgbx<Avx2>, plain::gray_to_rgbx};
+                            plain::upsample_h1v2, ycc_to_rgbx<Avx2>, gray_to_rgbx<Avx2>};
 
 }  // namespace feeder
 

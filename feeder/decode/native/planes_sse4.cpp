@@ -99,7 +99,7 @@ void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out
 }  // namespace
 
 const Planes kSse4Planes = {idct_islow,           plain::idct_dc,    upsample_h2v1<Sse4>, upsample_h2v2<Sse4>,
-                            plain::upsample_h1v2, ycc_to_rgbx<Sse4>, plain::gray_to_rgbx};
+                            plain::upsample_h1v2, ycc_to_rgbx<Sse4>, gray_to_rgbx<Sse4>};
 
 }  // namespace feeder
 

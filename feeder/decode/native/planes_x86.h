@@ -129,4 +129,19 @@ void ycc_to_rgbx(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int wid
   }
 }
 
+template <typename X>
+void gray_to_rgbx(const uint8_t *y, int width, uint8_t *out) {
+  if (width < X::kWords) {
+    plain::gray_to_rgbx(y, width, out);
+    return;
+  }
+  const int last = width - X::kWords;
+  for (int from = 0; from < width; from += X::kWords) {
+    const int x = from < last ? from : last;
+    const auto luma = X::widen(y + x);
+    const auto rg = X::weave(luma, luma), bx = X::weave(luma, X::words16(255));
+    X::store_halves(out + 4 * x, X::low16(rg, bx), X::high16(rg, bx));
+  }
+}
+
 }  // namespace feeder

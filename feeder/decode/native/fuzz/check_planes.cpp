@@ -16,7 +16,6 @@
 
 #include <jpeglib.h>
 
-#include "jpeg_crop.h"
 #include "planes.h"
 
 namespace {
@@ -32,8 +31,9 @@ struct Named {
 std::vector<Named> levels() {
   std::vector<Named> found = {{"plain", &feeder::kPlainPlanes}};
 #if defined(__x86_64__)
-  if (feeder_best_level() >= FEEDER_SSE4) found.push_back({"sse4", &feeder::kSse4Planes});
-  if (feeder_best_level() >= FEEDER_AVX2) found.push_back({"avx2", &feeder::kAvx2Planes});
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("sse4.1")) found.push_back({"sse4", &feeder::kSse4Planes});
+  if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", &feeder::kAvx2Planes});
 #endif
   return found;
 }
