@@ -6,7 +6,7 @@
     ├── DataError                    the bytes in the shards
     │   ├── BadRecord                one record: crc, parse or decode
     │   └── BadShard                 a shard or its index as a whole
-    ├── StorageError (OSError)       reading failed although the bytes may be fine; retried before it is raised
+    ├── StorageError (OSError)       reading failed although the bytes may be fine; it was retried
     ├── ServiceError                 the service between worker and client
     │   ├── WorkerUnavailable        no worker answers in time
     │   ├── WorkersDisagree          workers of one data set serve different data or pixels
@@ -14,7 +14,9 @@
     │   └── ProtocolError            the other side sent something this version cannot read
     └── Closed                       used after close, or after fork
 
-The trainer adds one of its own, `feeder.trainer.watch.NonFiniteLoss`. A message says where it happened, what came, and what to do about it.
+The trainer adds one of its own, `feeder.trainer.watch.NonFiniteLoss`.
+
+A message says where it happened, what came, and what to do about it.
 """
 
 from __future__ import annotations
