@@ -95,7 +95,7 @@ bool BaselineDecoder::build_tables() {
         table[i] = table[before];
       }
     }
-    if (table[i] == i && (!dc_[i].build(component.dc, true) || !ac_[i].build(component.ac, false))) return false;
+    if (table[i] == i && (!dc_[i].build(component.dc) || !ac_[i].build(component.ac))) return false;
   }
   for (int i = 0; i < plan_.blocks; ++i) {
     const int used = table[plan_.block[i].component];
@@ -126,37 +126,51 @@ bool BaselineDecoder::place_planes() {
 }
 
 bool BaselineDecoder::decode_mcu_row(int row) {
-  bool needed = false;
-  for (int i = 0; i < scan_.components; ++i) {
-    const Plane &plane = plane_[i];
-    needed = needed || (row * plane.v < plane.bottom && (row + 1) * plane.v > plane.top);
-  }
-  if (!needed) return skip_mcus(&reader_, plan_, mcu_columns_);
+  if (!aim(row)) return skip_mcus(&reader_, plan_, mcu_columns_);
   if (!skip_mcus(&reader_, plan_, mcu_left_)) return false;
   for (int column = mcu_left_; column < mcu_right_; ++column) {
     if (!decode_mcu(&reader_, plan_, coefficients_, lasts_)) return false;
-    transform_mcu(row, column);
+    transform_mcu();
   }
   return skip_mcus(&reader_, plan_, mcu_columns_ - mcu_right_);
 }
 
-void BaselineDecoder::transform_mcu(int row, int column) {
-  const int16_t *block = coefficients_;
-  const uint8_t *last = lasts_;
+// Sets the targets to the first MCU of a row that the window needs; false when it needs none.
+bool BaselineDecoder::aim(int row) {
+  bool needed = false;
+  Target *target = target_;
   for (int i = 0; i < scan_.components; ++i) {
     const Plane &plane = plane_[i];
-    const uint16_t *quant = scan_.component[i].quant;
     for (int y = row * plane.v; y < (row + 1) * plane.v; ++y) {
-      uint8_t *const to = plane.samples + y * kSide % plane.ring_rows * plane.stride;
-      for (int x = column * plane.h; x < (column + 1) * plane.h; ++x, block += kBlockSamples, ++last) {
-        if (x < plane.left || x >= plane.right || y < plane.top || y >= plane.bottom) continue;
-        uint8_t *const samples = to + (x - plane.left) * kSide;
-        if (*last == 0) {
-          planes_.idct_dc(block[0], quant[0], samples, plane.stride);
-        } else {
-          planes_.idct_islow(block, quant, samples, plane.stride);
-        }
+      const bool within = y >= plane.top && y < plane.bottom;
+      needed = needed || within;
+      for (int x = mcu_left_ * plane.h; x < (mcu_left_ + 1) * plane.h; ++x, ++target) {
+        *target = {within,
+                   static_cast<unsigned>(x - plane.left),
+                   static_cast<unsigned>(plane.right - plane.left),
+                   static_cast<unsigned>(plane.h),
+                   scan_.component[i].quant,
+                   plane.samples + y * kSide % plane.ring_rows * plane.stride,
+                   plane.stride};
       }
+    }
+  }
+  return needed;
+}
+
+void BaselineDecoder::transform_mcu() {
+  const int blocks = plan_.blocks;
+  for (int i = 0; i < blocks; ++i) {
+    Target &target = target_[i];
+    const unsigned column = target.column;
+    target.column += target.step;
+    if (!target.needed || column >= target.columns) continue;
+    uint8_t *const samples = target.samples + column * kSide;
+    const int16_t *const block = coefficients_ + i * kBlockSamples;
+    if (lasts_[i] == 0) {
+      planes_.idct_dc(block[0], target.quant[0], samples, target.stride);
+    } else {
+      planes_.idct_islow(block, target.quant, samples, target.stride);
     }
   }
 }

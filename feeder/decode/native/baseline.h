@@ -46,11 +46,23 @@ class BaselineDecoder {
     const uint8_t *row(int y) const { return samples + (y % ring_rows) * stride; }
   };
 
+  // Where the blocks of an MCU go: one for each in McuPlan.
+  struct Target {
+    bool needed;       // in this row of MCUs
+    unsigned column;   // of blocks, from the first one that is transformed; huge before it
+    unsigned columns;  // that are transformed
+    unsigned step;     // columns from MCU to MCU
+    const uint16_t *quant;
+    uint8_t *samples;  // of column 0
+    ptrdiff_t stride;
+  };
+
   void plan_planes(const Window &window);
   bool build_tables();
   bool place_planes();
   bool decode_mcu_row(int row);
-  void transform_mcu(int row, int column);
+  bool aim(int row);
+  void transform_mcu();
   void emit_row(int y, const Window &window, uint8_t *to);
   const uint8_t *chroma_row(int component, int y, int first, int end, uint8_t *out) const;
 
@@ -59,6 +71,7 @@ class BaselineDecoder {
   EntropyReader reader_ = {};
   McuPlan plan_ = {};
   Plane plane_[kMaxComponents] = {};
+  Target target_[kMaxBlocks] = {};
   int mcu_columns_ = 0, mcu_rows_ = 0;
   int mcu_left_ = 0, mcu_right_ = 0;
   uint8_t *chroma_[2] = {};

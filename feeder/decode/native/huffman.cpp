@@ -10,14 +10,25 @@
 namespace feeder {
 namespace {
 
+// Entries with one symbol are built first, in 32 bits:
+//   bits 0 to 7    bits to take
+//   bits 8 to 14   zeros and one: how far an AC coefficient is from the one before
+//   bit 15         with bits to take: the end of the block; without: the code or its value is too long for the table
+//   bits 16 to 31  value; if only that is too long: length of the code in bits 16 to 23, symbol behind
 constexpr uint32_t kUnusual = 0x8000;
-constexpr uint32_t kBad = 0xFFFF0000U | kUnusual;  // also the entry of codes that are too long for the table
-constexpr uint32_t kEndValue = 1;                  // entry >> 15 of an end of block: unusual, and no value
+constexpr uint32_t kBad = 0xFFFF0000U | kUnusual;
 
-// Bits 8 to 15 of the running sum of entries: kBias + position, so that bit 15 is set behind position 62, after which
-// the block has no end code, and by every unusual entry.
-constexpr uint32_t kBias = 65;
-constexpr uint32_t kLastPosition = 63;
+// In a running sum of entries, bits 8 to 14 are 1 + position, so that bit 14 is set by the last position, behind which
+// a block has no end code, and bit 15 by every unusual entry.
+constexpr uint32_t kStart = 1;
+constexpr uint32_t kFull = 64;
+constexpr uint32_t kStop = kUnusual | kFull << 8;
+
+// By 1 + position.
+constexpr uint8_t kPlaces[kFull + 1] = {
+    0,  0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40,
+    48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15,
+    23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 constexpr uint32_t make_entry(int32_t value, uint32_t advance, uint32_t length) {
   return static_cast<uint32_t>(value) << 16 | advance << 8 | length;
@@ -63,18 +74,65 @@ uint32_t *fill_code(uint32_t *entry, uint32_t symbol, uint32_t length, uint32_t 
   return entry;
 }
 
-// The entry for data whose code or value is too long for the table; lengths up to 31.
-template <typename Table>
-[[gnu::noinline, gnu::cold]] uint32_t long_entry(const Table &table, uint64_t window, bool dc) {
-  const auto code = static_cast<uint32_t>(window >> 48);
-  uint32_t length = 1;
-  while (length <= 16 && code >= table.limits[length]) ++length;
-  if (length > 16) return kBad;
-  const uint32_t symbol = table.symbols[static_cast<int32_t>(code >> (16 - length)) + table.offsets[length]];
+// The entry of one symbol whose value has extra bits, behind a code of known length.
+inline uint32_t value_entry(uint32_t symbol, uint32_t length, uint64_t window, bool dc) {
   const uint32_t size = symbol & 15, run = dc ? 0 : symbol >> 4;
-  if (size == 0) return dc || run == 15 ? make_entry(0, run + 1, length) : kUnusual | length;
-  const auto bits = static_cast<uint32_t>(window << length >> (64 - size));
-  return make_entry(extend(bits, size), run + 1, length + size);
+  return make_entry(extend(static_cast<uint32_t>(window << length >> (64 - size)), size), run + 1, length + size);
+}
+
+// The entry of one symbol, for a code that is longer than `shorter` bits.
+[[gnu::noinline]] uint32_t long_entry(const LongCodes &codes, uint32_t shorter, uint64_t window, bool dc) {
+  const auto code = static_cast<uint32_t>(window >> 48);
+  uint32_t length = shorter + 1;
+  while (length <= 16 && code >= codes.limits[length]) ++length;
+  if (length > 16) return kBad;
+  const uint32_t symbol = codes.symbols[static_cast<int32_t>(code >> (16 - length)) + codes.offsets[length]];
+  if ((symbol & 15) != 0) return value_entry(symbol, length, window, dc);
+  if (dc) return make_entry(0, 1, length);
+  return symbol >> 4 == 15 ? make_entry(0, 16, length) : kUnusual | length;
+}
+
+// Fills 1 << bits entries of one symbol each, and *codes.
+bool build_singles(const CodeLengths &lengths, uint32_t bits, bool dc, uint32_t *entries, LongCodes *codes) {
+  uint32_t code = 0;
+  int32_t index = 0;
+  uint32_t *entry = entries;
+  codes->symbols = lengths.symbols;
+  codes->limits[0] = 0;
+  for (uint32_t length = 1; length <= 16; ++length) {
+    const int32_t count = lengths.counts[length - 1];
+    codes->offsets[length] = index - static_cast<int32_t>(code);
+    for (int32_t i = 0; i < count; ++i, ++index, ++code) {
+      const uint32_t symbol = lengths.symbols[index];
+      if (dc && symbol > 15) return false;
+      // A code too many, or of ones only.
+      if (code + 1 >= 1U << length) return false;
+      if (length <= bits) entry = fill_code(entry, symbol, length, bits - length, dc);
+    }
+    codes->limits[length] = code << (16 - length);
+    code <<= 1;
+  }
+  std::fill(entry, entries + (size_t{1} << bits), kUnusual);
+  return true;
+}
+
+// The entry of two symbols, or of one when the second is 0.
+constexpr uint64_t join(uint32_t first, uint32_t second) {
+  const uint32_t low = (first & 0xFFFF) + (second & 0xFFFF);
+  const uint32_t high = (first & 0xFFFF0000U) | second >> 16;
+  return static_cast<uint64_t>(high) << 32 | (first & 0xFF) << 24 | (second << 8 & 0x7F0000) | low;
+}
+
+// The entry of an end of block, or of a long code, alone.
+constexpr uint64_t widen_unusual(uint32_t entry) {
+  return static_cast<uint64_t>(entry >> 16) << 32 | 0xFF0000 | (entry & 0xFFFF);
+}
+
+// The entry of one symbol that the table cannot tell; lengths up to 31. known is what the table says: the length of the
+// code and the symbol, or 0.
+template <int bits>
+inline uint32_t find_entry(uint32_t known, const LongCodes &codes, uint64_t window, bool dc) {
+  return known != 0 ? value_entry(known >> 8, known & 0xFF, window, dc) : long_entry(codes, bits, window, dc);
 }
 
 // The registers of a reader, while they are in registers.
@@ -99,64 +157,89 @@ template <bool store>
   uint32_t sum = *missing;
   bits.refill(sum);
   sum &= 7;
-  uint32_t entry = dc.entries[bits.window >> kDcShift];
-  if (__builtin_expect((entry & kUnusual) != 0, 0)) {
-    entry = long_entry(dc, bits.window, true);
-    if (entry == kBad) return false;
-    bits.window <<= entry & 63;
-    sum += entry & 63;
+  uint32_t difference = dc.entries[bits.window >> kDcShift];
+  if (__builtin_expect((difference & kUnusual) != 0, 0)) {
+    difference = find_entry<kDcBits>(difference >> 16, dc.codes, bits.window, true);
+    if (difference == kBad) return false;
+    bits.window <<= difference & 63;
+    sum += difference & 63;
     bits.refill(sum);
     sum &= 7;
   } else {
-    bits.window <<= entry & 63;
-    sum += entry & 63;
+    bits.window <<= difference & 63;
+    sum += difference & 63;
   }
-  *prediction += static_cast<uint32_t>(static_cast<int32_t>(entry) >> 16);
+  *prediction += static_cast<uint32_t>(static_cast<int32_t>(difference) >> 16);
   if (store) block[0] = static_cast<int16_t>(*prediction);
-  sum |= kBias << 8;
+  sum |= kStart << 8;
 
-  // Takes one symbol; true when there is more to it.
+  uint64_t entry;
+  // 1 + position of the last coefficient, and of the first one of the entry.
+  const auto place = [&]() __attribute__((always_inline)) { return sum >> 8 & 0x7F; };
+  const auto first_place = [&]() __attribute__((always_inline)) {
+    return place() - static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(entry >> 16)));
+  };
+  const auto first_value = [&]() __attribute__((always_inline)) { return static_cast<int16_t>(entry >> 48); };
+  const auto last_value = [&]() __attribute__((always_inline)) { return static_cast<int16_t>(entry >> 32); };
+  // Takes an entry; true when there is more to it.
   const auto step = [&]() __attribute__((always_inline)) {
     entry = ac.entries[bits.window >> kAcShift];
-    sum += entry;
-    if (static_cast<int16_t>(sum) < 0) return true;
+    sum += static_cast<uint32_t>(entry);
+    if ((sum & kStop) != 0) return true;
     bits.window <<= entry & 63;
-    if (store) block[kNaturalOrder[((sum >> 8) & 0xFF) - kBias]] = static_cast<int16_t>(entry >> 16);
+    if (store) {
+      // Of a single coefficient both places are the same, and the first value stays.
+      block[kPlaces[place()]] = last_value();
+      block[kPlaces[first_place()]] = first_value();
+    }
     return false;
   };
   for (;;) {
     if (step() || step() || step() || step()) {
-      if (entry >> 15 == kEndValue) break;
-      if ((entry & kUnusual) != 0) {
-        sum -= entry;
+      if ((entry & 0xFF) == 0) {
+        sum -= static_cast<uint32_t>(entry);
         // The window may be full, which a shift cannot say at once.
         bits.window |= load_big_endian(bits.next) >> 1 >> (63 - (sum & 63));
         bits.next += (sum & 63) >> 3;
-        sum &= 0xFF07;
-        entry = long_entry(ac, bits.window, false);
-        if (entry == kBad) return false;
-        sum += entry;
-        if (entry >> 15 == kEndValue) break;
-        if (static_cast<int16_t>(sum) >= 0) {
+        sum &= 0x7F07;
+        const uint32_t single = find_entry<kAcBits>(static_cast<uint32_t>(entry >> 32), ac.codes, bits.window, false);
+        if (single == kBad) return false;
+        entry = (single & kUnusual) != 0 ? widen_unusual(single) : join(single, 0);
+        sum += static_cast<uint32_t>(entry);
+        if ((sum & kStop) == 0) {
           bits.window <<= entry & 63;
-          if (store) block[kNaturalOrder[((sum >> 8) & 0xFF) - kBias]] = static_cast<int16_t>(entry >> 16);
+          if (store) block[kPlaces[place()]] = first_value();
           bits.refill(sum & 0xFF);
-          sum &= 0xFF07;
+          sum &= 0x7F07;
           continue;
         }
       }
-      if (((sum >> 8) & 0xFF) != kBias + kLastPosition) return false;
-      if (store) block[kLastPosition] = static_cast<int16_t>(entry >> 16);
       break;
     }
     bits.refill(sum & 0xFF);
-    sum &= 0xFF07;
+    sum &= 0x7F07;
   }
-  bits.window <<= entry & 63;
-  if (store) {
-    const uint32_t position = (sum >> 8) & 0xFF;
-    *last = static_cast<uint8_t>(entry >> 15 == kEndValue ? position - 128 - kBias : kLastPosition);
+
+  uint32_t taken = static_cast<uint32_t>(entry) & 63;
+  const uint32_t end = place();
+  if (end < kFull) {
+    if (store) block[kPlaces[first_place()]] = first_value();
+  } else if (first_place() == kFull) {
+    // The block was full before what else the entry has.
+    const uint32_t first_taken = static_cast<uint32_t>(entry >> 24) & 63;
+    sum += first_taken - taken;
+    taken = first_taken;
+    if (store) block[kBlockSamples - 1] = first_value();
+  } else if (end == kFull && (entry & kUnusual) == 0) {
+    if (store) {
+      block[kBlockSamples - 1] = last_value();
+      block[kPlaces[first_place()]] = first_value();
+    }
+  } else {
+    return false;
   }
+  bits.window <<= taken;
+  if (store) *last = static_cast<uint8_t>(end - kStart);
   *registers = bits;
   *missing = sum & 0xFF;
   return true;
@@ -186,32 +269,27 @@ inline bool decode(EntropyReader *reader, const McuPlan &plan, int mcus, int16_t
 
 }  // namespace
 
-template <int bits>
-bool CodeTable<bits>::build(const CodeLengths &lengths, bool dc) noexcept {
-  uint32_t code = 0;
-  int32_t index = 0;
-  uint32_t *entry = entries;
-  symbols = lengths.symbols;
-  limits[0] = 0;
-  for (uint32_t length = 1; length <= 16; ++length) {
-    const int32_t count = lengths.counts[length - 1];
-    offsets[length] = index - static_cast<int32_t>(code);
-    for (int32_t i = 0; i < count; ++i, ++index, ++code) {
-      const uint32_t symbol = symbols[index];
-      if (dc && symbol > 15) return false;
-      // A code too many, or of ones only.
-      if (code + 1 >= 1U << length) return false;
-      if (length <= bits) entry = fill_code(entry, symbol, length, bits - length, dc);
-    }
-    limits[length] = code << (16 - length);
-    code <<= 1;
-  }
-  std::fill(entry, entries + (1 << bits), kBad);
-  return true;
+bool DcTable::build(const CodeLengths &lengths) noexcept {
+  return build_singles(lengths, kDcBits, true, entries, &codes);
 }
 
-template struct CodeTable<kDcBits>;
-template struct CodeTable<kAcBits>;
+bool AcTable::build(const CodeLengths &lengths) noexcept {
+  constexpr uint32_t kSize = 1 << kAcBits;
+  uint32_t singles[kSize];
+  if (!build_singles(lengths, kAcBits, false, singles, &codes)) return false;
+  for (uint32_t i = 0; i < kSize; ++i) {
+    const uint32_t first = singles[i], taken = first & 0xFF;
+    if ((first & kUnusual) != 0) {
+      entries[i] = widen_unusual(first);
+      continue;
+    }
+    // The second symbol counts when all of its bits are there.
+    const uint32_t second = singles[i << taken & (kSize - 1)];
+    const bool whole = (second & 0xFF) - 1 < kAcBits - taken;
+    entries[i] = join(first, whole ? second : 0);
+  }
+  return true;
+}
 
 void EntropyReader::begin(const uint8_t *data, size_t size) noexcept {
   window = load_big_endian(data) & ~uint64_t{0xFF};

@@ -16,30 +16,44 @@ constexpr size_t kPadding = 2048;
 
 // Index widths of the look-up tables; both fit the first-level cache together. Measured.
 constexpr int kAcBits = 11;
-constexpr int kDcBits = 9;
+constexpr int kDcBits = 10;
 
-// A look-up table by the next bits of the data. An entry is what the bits say, code and extra bits together:
-//   bits 0 to 7    bits to take
-//   bits 8 to 14   positions to move on: zeros + 1 (AC)
-//   bit 15         unusual: what the code says is elsewhere, or the end of the block
-//   bits 16 to 31  value of the coefficient, signed
-template <int bits>
-struct CodeTable {
-  static constexpr int kBits = bits;
-
-  uint32_t entries[1 << bits];
-  // For codes longer than that. Codes of length n, left-aligned in 16 bits, are less than limits[n]; the symbol of code
-  // c is symbols[(c >> (16 - n)) + offsets[n]].
+// The way from bits to symbols for codes that are too long for a look-up table. Codes of length n, left-aligned in 16
+// bits, are less than limits[n]; the symbol of such a code c is symbols[(c >> (16 - n)) + offsets[n]].
+struct LongCodes {
   uint32_t limits[17];
   int32_t offsets[17];
   const uint8_t *symbols;
-
-  // False where libjpeg refuses the table.
-  bool build(const CodeLengths &lengths, bool dc) noexcept;
 };
 
-using DcTable = CodeTable<kDcBits>;
-using AcTable = CodeTable<kAcBits>;
+// Differences of DC by the next kDcBits of the data.
+struct DcTable {
+  // bits 0 to 7    bits to take, of the code and the extra bits together; 0: more bits decide
+  // bit 15         more bits decide
+  // bits 16 to 31  value; or, if the code is known and the value is not, length of the code and symbol
+  uint32_t entries[1 << kDcBits];
+  LongCodes codes;
+
+  // False where libjpeg refuses the table.
+  bool build(const CodeLengths &lengths) noexcept;
+};
+
+// AC coefficients by the next kAcBits of the data: one, or two where these are enough bits for both, or one and the end
+// of the block.
+struct AcTable {
+  // bits 0 to 7    bits to take, of codes and extra bits together; 0: more bits decide
+  // bits 8 to 14   positions to move on, to the last coefficient
+  // bit 15         the end of the block, or more bits decide
+  // bits 16 to 23  how many of these positions lie behind the first coefficient (signed; -1 when there is none)
+  // bits 24 to 31  how many of the bits to take belong to the first coefficient
+  // bits 32 to 47  value of the last coefficient, when there are two; where more bits decide, as in a DcTable
+  // bits 48 to 63  value of the first one
+  uint64_t entries[1 << kAcBits];
+  LongCodes codes;
+
+  // False where libjpeg refuses the table.
+  bool build(const CodeLengths &lengths) noexcept;
+};
 
 // The blocks of an MCU, in the order of the data.
 struct McuPlan {
