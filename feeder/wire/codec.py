@@ -9,6 +9,7 @@ ordinary protobuf.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -34,7 +35,7 @@ from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["ChunkFrame", "bad_to_proto", "encode_reply", "encode_request", "parse_reply", "parse_request"]
 
-# Tags, field number << 3 | wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
+# Tags, field number << 3 | wire type: 0 varint, 2 length and bytes.
 _REPLY_CHUNK = bytes([2 << 3 | 2])
 _ID = bytes([1 << 3])
 _RECORDS = bytes([2 << 3 | 2])
@@ -42,7 +43,7 @@ _LABELS = bytes([3 << 3 | 2])
 _STATUS = bytes([4 << 3 | 2])
 _BAD = bytes([5 << 3 | 2])
 _PIXELS = bytes([15 << 3 | 2])
-_FIXED_BYTES = {1: 8, 5: 4}
+_ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_NAME = 256
 """Most characters of a name that a client chose: a worker keeps and logs it."""
@@ -218,17 +219,16 @@ def parse_reply(data: bytes) -> Reply:
     Raises:
         ProtocolError: no FeedReply, none of its kinds, or a chunk whose arrays do not fit together.
     """
-    split = _split_chunk(data)
+    plain = _plain_chunk(data)
+    if plain is not None:
+        return _checked(plain)
     try:
-        if split is not None:
-            rest, pixels = split
-            return _chunk(pb.Chunk.FromString(rest), pixels)
         message = pb.FeedReply.FromString(data)
     except DecodeError:
         raise ProtocolError(f"{len(data)} bytes that are no FeedReply came from the worker") from None
     kind = message.WhichOneof("kind")
     if kind == "chunk":
-        return _chunk(message.chunk, memoryview(message.chunk.pixels))
+        return _checked(_chunk(message.chunk))
     if kind == "opened":
         return Opened(message.opened.worker_id, message.opened.max_outstanding)
     if kind == "draining":
@@ -248,55 +248,64 @@ def parse_reply(data: bytes) -> Reply:
     raise ProtocolError("a FeedReply without any known kind came: is the worker of a newer version?")
 
 
-def _chunk(message: pb.Chunk, pixels: memoryview) -> Chunk:
-    records = np.array(message.records, np.int64)
-    labels = np.array(message.labels, np.int32)
-    status = np.frombuffer(message.status, np.uint8)
-    count = len(records)
-    if not (count == len(labels) == len(status)) or count == 0 or len(pixels) % count:
+def _chunk(message: pb.Chunk) -> Chunk:
+    return Chunk(
+        message.id,
+        np.array(message.records, np.int64),
+        np.array(message.labels, np.int32),
+        np.frombuffer(message.status, np.uint8),
+        tuple(map(_bad_from_proto, message.bad)),
+        memoryview(message.pixels),
+    )
+
+
+def _checked(chunk: Chunk) -> Chunk:
+    count = len(chunk.records)
+    labels, statuses, nbytes = len(chunk.labels), len(chunk.status), len(chunk.pixels)
+    if not (count == labels == statuses) or count == 0 or nbytes % count:
         raise ProtocolError(
-            f"chunk {message.id} holds {count} records, {len(labels)} labels, {len(status)} statuses and "
-            f"{len(pixels)} bytes of pixels, which do not fit together"
+            f"chunk {chunk.id} holds {count} records, {labels} labels, {statuses} statuses and "
+            f"{nbytes} bytes of pixels, which do not fit together"
         )
-    if status.max() > _MAX_STATUS:
+    highest = max(chunk.status.tolist())
+    if highest > _MAX_STATUS:
         raise ProtocolError(
-            f"chunk {message.id} holds the slot status {status.max()}, known are 0 to {_MAX_STATUS}"
+            f"chunk {chunk.id} holds the slot status {highest}, known are 0 to {_MAX_STATUS}"
         )
-    bad = tuple(_bad_from_proto(info) for info in message.bad)
-    return Chunk(message.id, records, labels, status, bad, pixels)
+    return chunk
 
 
-def _split_chunk(data: bytes) -> tuple[bytes, memoryview] | None:
-    """Cuts a FeedReply that is one chunk into the chunk's fields before the pixels, and the pixels.
+def _plain_chunk(data: bytes) -> Chunk | None:
+    """The chunk of a FeedReply that is written as ChunkFrame does, nothing of it copied.
 
-    None where the message is anything but what a worker writes (one chunk, pixels once and last): then the
-    generated classes, which take every legal encoding, have the word.
+    None where the message is anything else, a chunk that lists bad records included: then the generated
+    classes, which take every legal encoding, have the word.
     """
     try:
-        if data[0] != _REPLY_CHUNK[0]:
+        if not data.startswith(_REPLY_CHUNK):
             return None
-        length, start = _read_varint(data, 1)
-        end = len(data)
-        if start + length != end:
+        length, at = _read_varint(data, 1)
+        if at + length != len(data) or not data.startswith(_ID, at):
             return None
-        at = start
-        while data[at] != _PIXELS[0]:
-            tag, at = _read_varint(data, at)
-            kind = tag & 7
-            if kind == 0:
-                _, at = _read_varint(data, at)
-            elif kind == 2:
-                length, at = _read_varint(data, at)
-                at += length
-            elif kind in _FIXED_BYTES:
-                at += _FIXED_BYTES[kind]
-            else:
+        request, at = _read_varint(data, at + 1)
+        arrays: list[NDArray[Any]] = []
+        for tag, dtype in _ARRAYS:
+            if not data.startswith(tag, at):
                 return None
-        rest = data[start:at]
+            length, at = _read_varint(data, at + 1)
+            if length % dtype.itemsize:
+                return None
+            arrays.append(np.frombuffer(data, dtype, length // dtype.itemsize, at))
+            at += length
+        if not data.startswith(_PIXELS, at):
+            return None
         length, at = _read_varint(data, at + 1)
-    except IndexError:
+    except (IndexError, ValueError):  # it ends early
         return None
-    return (rest, memoryview(data)[at:]) if at + length == end else None
+    if at + length != len(data) or request >> 64:
+        return None
+    records, labels, status = arrays
+    return Chunk(request, records, labels, status, (), memoryview(data)[at:])
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
