@@ -269,9 +269,7 @@ def _checked(chunk: Chunk) -> Chunk:
         )
     highest = max(chunk.status.tolist())
     if highest > _MAX_STATUS:
-        raise ProtocolError(
-            f"chunk {chunk.id} holds the slot status {highest}, known are 0 to {_MAX_STATUS}"
-        )
+        raise ProtocolError(f"chunk {chunk.id} holds the slot status {highest}, known are 0 to {_MAX_STATUS}")
     return chunk
 
 
