@@ -194,30 +194,26 @@ template <bool store>
     }
     return false;
   };
-  for (;;) {
-    if (step() || step() || step() || step()) {
-      if ((entry & 0xFF) == 0) {
-        sum -= static_cast<uint32_t>(entry);
-        // The window may be full, which a shift cannot say at once.
-        bits.window |= load_big_endian(bits.next) >> 1 >> (63 - (sum & 63));
-        bits.next += (sum & 63) >> 3;
-        sum &= 0x7F07;
-        const uint32_t single = find_entry<kAcBits>(static_cast<uint32_t>(entry >> 32), ac.codes, bits.window, false);
-        if (single == kBad) return false;
-        entry = (single & kUnusual) != 0 ? widen_unusual(single) : join(single, 0);
-        sum += static_cast<uint32_t>(entry);
-        if ((sum & kStop) == 0) {
-          bits.window <<= entry & 63;
-          if (store) block[kPlaces[place()]] = first_value();
-          bits.refill(sum & 0xFF);
-          sum &= 0x7F07;
-          continue;
-        }
-      }
-      break;
+  for (bool more = step() || step() || step() || step();;) {
+    if (more) {
+      if ((entry & 0xFF) != 0) break;
+      sum -= static_cast<uint32_t>(entry);
+      // The window may be full, which a shift cannot say at once.
+      bits.window |= load_big_endian(bits.next) >> 1 >> (63 - (sum & 63));
+      bits.next += (sum & 63) >> 3;
+      sum &= 0x7F07;
+      const uint32_t single =
+          find_entry<kAcBits>(static_cast<uint32_t>(entry >> 32), ac.codes, bits.window, false);
+      if (single == kBad) return false;
+      entry = (single & kUnusual) != 0 ? widen_unusual(single) : join(single, 0);
+      sum += static_cast<uint32_t>(entry);
+      if ((sum & kStop) != 0) break;
+      bits.window <<= entry & 63;
+      if (store) block[kPlaces[place()]] = first_value();
     }
     bits.refill(sum & 0xFF);
     sum &= 0x7F07;
+    more = step() || step() || step() || step() || step();
   }
 
   uint32_t taken = static_cast<uint32_t>(entry) & 63;
