@@ -116,11 +116,12 @@ bool build_singles(const CodeLengths &lengths, uint32_t bits, bool dc, uint32_t 
   return true;
 }
 
-// The entry of two symbols, or of one when the second is 0.
-constexpr uint64_t join(uint32_t first, uint32_t second) {
-  const uint32_t low = (first & 0xFFFF) + (second & 0xFFFF);
-  const uint32_t high = (first & 0xFFFF0000U) | second >> 16;
-  return static_cast<uint64_t>(high) << 32 | (first & 0xFF) << 24 | (second << 8 & 0x7F0000) | low;
+// The entry of one symbol, and what a second symbol adds to it.
+constexpr uint64_t widen(uint32_t first) {
+  return static_cast<uint64_t>(first & 0xFFFF0000U) << 32 | (first & 0xFF) << 24 | (first & 0xFFFF);
+}
+constexpr uint64_t widen_second(uint32_t second) {
+  return static_cast<uint64_t>(second >> 16) << 32 | (second << 8 & 0x7F0000) | (second & 0xFFFF);
 }
 
 // The entry of an end of block, or of a long code, alone.
@@ -205,7 +206,7 @@ template <bool store>
       const uint32_t single =
           find_entry<kAcBits>(static_cast<uint32_t>(entry >> 32), ac.codes, bits.window, false);
       if (single == kBad) return false;
-      entry = (single & kUnusual) != 0 ? widen_unusual(single) : join(single, 0);
+      entry = (single & kUnusual) != 0 ? widen_unusual(single) : widen(single);
       sum += static_cast<uint32_t>(entry);
       if ((sum & kStop) != 0) break;
       bits.window <<= entry & 63;
@@ -273,16 +274,22 @@ bool AcTable::build(const CodeLengths &lengths) noexcept {
   constexpr uint32_t kSize = 1 << kAcBits;
   uint32_t singles[kSize];
   if (!build_singles(lengths, kAcBits, false, singles, &codes)) return false;
-  for (uint32_t i = 0; i < kSize; ++i) {
+  uint64_t *entry = entries;
+  for (uint32_t i = 0; i < kSize;) {
     const uint32_t first = singles[i], taken = first & 0xFF;
     if ((first & kUnusual) != 0) {
-      entries[i] = widen_unusual(first);
+      *entry++ = widen_unusual(first);
+      ++i;
       continue;
     }
-    // The second symbol counts when all of its bits are there.
-    const uint32_t second = singles[i << taken & (kSize - 1)];
-    const bool whole = (second & 0xFF) - 1 < kAcBits - taken;
-    entries[i] = join(first, whole ? second : 0);
+    // All that begins with the first symbol: the second counts when all of its bits are there.
+    const uint64_t alone = widen(first);
+    for (uint32_t behind = 0; behind < kSize; behind += 1U << taken) {
+      const uint32_t second = singles[behind];
+      const bool whole = (second & 0xFF) - 1 < kAcBits - taken;
+      *entry++ = alone + (whole ? widen_second(second) : 0);
+    }
+    i += kSize >> taken;
   }
   return true;
 }
