@@ -26,10 +26,13 @@ Baseline BaselineDecoder::decode(const uint8_t *data, size_t size, const feeder_
   if (!gray && scan_.h == 2 && scan_.width <= 4) return Baseline::kNotMine;
   plan_planes(window);
   if (!build_tables()) return Baseline::kNotMine;
-  auto *bytes = static_cast<uint8_t *>(bytes_.reserve(scan_.size + kPadding));
+  // However much follows, this is all that the blocks can be, were every byte of it stuffed.
+  const size_t blocks = static_cast<size_t>(mcu_columns_) * static_cast<size_t>(mcu_rows_ * plan_.blocks);
+  const size_t most = std::min(scan_.size, 2 * kLongestBlock * blocks);
+  auto *bytes = static_cast<uint8_t *>(bytes_.reserve(most + kPadding));
   const int width = window.right - window.left;
   if (bytes == nullptr || !place_planes() || !resampler->begin(geometry, 0, width, out)) return Baseline::kNoMemory;
-  reader_.begin(bytes, remove_stuffing(scan_.data, scan_.size, bytes));
+  reader_.begin(bytes, remove_stuffing(scan_.data, most, bytes));
 
   // Damage counts in the rows that libjpeg decodes. With smoothing across rows it reads on before it makes the last
   // pair of rows of an MCU; the rows of blocks of a lone component come in groups of v.

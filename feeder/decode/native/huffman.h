@@ -11,8 +11,12 @@ namespace feeder {
 // Blocks of one MCU with 2x2 luma.
 constexpr int kMaxBlocks = 6;
 
-// What decode_mcus may read behind the data: one MCU of the longest codes, and what fills its registers.
+// Bytes of the longest block: 64 times 16 bits of code and 15 of value.
+constexpr size_t kLongestBlock = 248;
+
+// What decoding may read behind the data: one MCU of the longest blocks, and what fills its registers.
 constexpr size_t kPadding = 2048;
+static_assert(kPadding >= kMaxBlocks * kLongestBlock + 3 * sizeof(uint64_t));
 
 // Index widths of the look-up tables; both fit the first-level cache together. Measured.
 constexpr int kAcBits = 11;
