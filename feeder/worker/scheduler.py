@@ -53,6 +53,11 @@ class Scheduler:
         # Each stream that has a pending request, in the order of their turns.
         self._turns: deque[int] = deque()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any request has not been taken; `take` may still find that none has room."""
+        return bool(self._turns)
+
     def open(self, stream: int, image_bytes: int) -> None:
         """A stream begins, whose images have `image_bytes` bytes each."""
         self._streams[stream] = _Stream(image_bytes)
