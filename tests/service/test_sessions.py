@@ -179,7 +179,8 @@ def test_an_exception_in_the_loop_ends_the_process(
 
 
 WAITS = """
-import sys, feeder
+import signal, sys, feeder
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background has it ignored
 stream = feeder.connect(sys.argv[1]).stream("data", batch_size=12, image_size=32)
 try:
     for number, batch in enumerate(stream):
