@@ -67,7 +67,10 @@ class Kernel {
  public:
   Kernel(size_t threads, uint64_t max_bytes, uint64_t max_pixels, uint64_t max_scans, uint64_t max_scan_pixels,
          const std::string &level, bool libjpeg_only)
-      : limits_{max_bytes, max_pixels, max_scans, max_scan_pixels, libjpeg_only ? 1 : 0}, level_(find_level(level)) {
+      : level_(find_level(level)) {
+    // Without vectors of its own the baseline path is slower than libjpeg-turbo, which has them for other machines, too.
+    const bool no_vectors = level == "best" && level_ == FEEDER_PLAIN;
+    limits_ = {max_bytes, max_pixels, max_scans, max_scan_pixels, libjpeg_only || no_vectors ? 1 : 0};
     require(threads >= 1, "threads must be at least 1");
     require(max_pixels <= uint64_t{1} << 32, "max_pixels must be at most 2**32");
     pool_.reset(new feeder::ThreadPool(threads, limits_, level_));
