@@ -43,7 +43,7 @@ def ensure_indexes(
     progress: bool = False,
     on_built: Callable[[Path, str], None] | None = None,
 ) -> list[ShardIndex]:
-    """The memory-mapped indexes of all shards, in their order.
+    """The indexes of all shards, in their order.
 
     Shards are indexed by threads, not processes: reading holds no GIL, and what does (crc and parse, 20 to
     30 us a record) still leaves 3 GB/s and more for records of 100 kB, more than most storage gives.

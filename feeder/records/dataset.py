@@ -23,12 +23,16 @@ from feeder.records.example import ExampleError, RecordKeys, parse_example, zero
 from feeder.records.index import ShardIndex, ShardState
 from feeder.records.shards import expand
 from feeder.records.storage import retry
+from feeder.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
 
 MAX_OPEN_SHARDS = 4096
 """Most shard files kept open. Lanes walk through all shards at once, so one that is not kept costs an open
 each time, which takes a round trip on network storage."""
+
+FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
+"""What a record takes in a shard beyond its payload."""
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
 
@@ -65,16 +69,15 @@ class ShardInfo:
 
 
 class _Shard:
-    """A shard and its mapped columns; memoryviews, because indexing those is what Python does fastest."""
+    """A shard and its columns; memoryviews, because indexing those is what Python does fastest."""
 
-    __slots__ = ("crc", "damage", "image_bytes", "image_start", "label", "length", "offset", "path", "state")
+    __slots__ = ("crc", "damage", "image_bytes", "image_start", "label", "path", "start", "state")
 
     def __init__(self, path: Path, index: ShardIndex) -> None:
         self.path = path
         self.state = index.state
         self.damage = index.damage
-        self.offset = index.offset.data
-        self.length = index.length.data
+        self.start = index.start.data
         self.label = index.label.data
         self.crc = index.crc.data
         self.image_start = index.image_start.data
@@ -178,6 +181,7 @@ class Dataset:
             copies in other places, different for other content.
         shards: one entry for each shard, in order.
         nbytes: payload bytes of all records.
+        bad: records that the index calls unusable; reading one says why.
     """
 
     def __init__(
@@ -195,6 +199,7 @@ class Dataset:
             for path, index in zip(shards, indexes, strict=True)
         )
         self.nbytes = sum(shard.nbytes for shard in self.shards)
+        self.bad = sum(int((index.label < 0).sum()) for index in indexes)
         self._keys = keys
         self._shards = [_Shard(path, index) for path, index in zip(shards, indexes, strict=True)]
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
@@ -274,9 +279,9 @@ class Dataset:
         number, index = self._place(record)
         shard = self._shards[number]
         label = shard.label[index]
-        length = shard.length[index]
-        if label < 0 and shard.damage is not None and index == len(shard.offset) - 1:
-            raise BadRecord(shard.path.name, index, f"at offset {shard.offset[index]}: {shard.damage}")
+        length = shard.start[index + 1] - shard.start[index] - FRAMING_BYTES
+        if label < 0 and shard.damage is not None and index == len(shard.label) - 1:
+            raise BadRecord(shard.path.name, index, f"at offset {shard.start[index]}: {shard.damage}")
         payload = self._payload(number, shard, index, length)
         if _crc32c(payload) != shard.crc[index]:
             payload = self._again(number, shard, index, length)
@@ -306,7 +311,7 @@ class Dataset:
 
     def _payload(self, number: int, shard: _Shard, index: int, length: int) -> bytes:
         """The payload of a record, of the indexed length; its crc is not checked."""
-        offset = shard.offset[index]
+        offset = shard.start[index] + HEADER_BYTES
         return retry(
             lambda: self._read_once(number, shard, offset, length),
             f"{shard.path}: record {index}",
@@ -351,7 +356,7 @@ class Dataset:
                 shard.path.name,
                 index,
                 f"crc32c of the payload is {crc:08x}, the shard says {shard.crc[index]:08x} "
-                f"({length} bytes at offset {shard.offset[index]})",
+                f"({length} bytes at offset {shard.start[index] + HEADER_BYTES})",
             )
         return payload
 

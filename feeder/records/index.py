@@ -1,20 +1,24 @@
 """The sidecar index of a shard: where each record and its image lie, its label, its crc.
 
-An index is an Arrow IPC file with one record batch, memory-mapped when it is read: it costs address space, no
-heap. Its schema metadata says which shard it was made from (size, times, inode), with which keys, and the
-crc32c of the whole. With an index, any record is one ranged read, and its image a slice of that.
+An index is an Arrow IPC file with one record batch. Its schema metadata says which shard it was made from
+(size, times, inode), with which keys, and the crc32c of the whole. With an index, any record is one ranged
+read, and its image a slice of that.
+
+It is read into memory, at most 24 bytes a record, not mapped: a mapped file that somebody cuts kills the
+process, and one that somebody overwrites changes labels after its crc was checked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from feeder.errors import StorageError
+from feeder.errors import ConfigError, StorageError
 from feeder.records.example import ExampleError, RecordKeys, parse_example, zero_based
 from feeder.records.shards import INDEX_SUFFIX
-from feeder.records.tfrecord import MAX_RECORD_BYTES, Torn, frames
+from feeder.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Torn, frames
 
 __all__ = [
     "IndexUnusable",
@@ -81,33 +85,45 @@ class ShardState:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The columns have one entry for each record, in file order.
+    """The columns have one entry for each record, in file order; each is private memory.
 
     Attributes:
         state: of the shard when it was indexed.
-        offset: uint64 [n], byte of the shard where the payload starts.
-        length: uint32 [n], bytes of the payload.
+        start: uint16, uint32 or uint64 [n + 1], byte of the shard where the record's length field is. Its payload
+            starts 12 bytes later and ends 4 bytes before the next start.
         label: int32 [n], class from 0; -1: the record is bad.
         crc: uint32 [n], crc32c that the shard states for the payload, not masked.
-        image_start: uint32 [n], first byte of the encoded image within the payload; 0 where bad.
-        image_bytes: uint32 [n], length of the encoded image; 0 where bad.
+        image_start: uint16 or uint32 [n], first byte of the encoded image within the payload; 0 where bad.
+        image_bytes: uint16 or uint32 [n], length of the encoded image; 0 where bad.
         damage: why the shard cannot be read to its end, or None. If set, the last entry (length 0, label -1,
-            offset where the framing breaks) stands for everything that was lost there.
-        content: hex sha256 over all of this but state and offset: equal for copies, different for other data.
+            start where the framing breaks) stands for everything that was lost there.
+        content: hex sha256 over all of this but state and start: equal for copies, different for other data.
     """
 
     state: ShardState
-    offset: npt.NDArray[np.uint64]
-    length: npt.NDArray[np.uint32]
+    start: npt.NDArray[np.unsignedinteger]
     label: npt.NDArray[np.int32]
     crc: npt.NDArray[np.uint32]
-    image_start: npt.NDArray[np.uint32]
-    image_bytes: npt.NDArray[np.uint32]
+    image_start: npt.NDArray[np.unsignedinteger]
+    image_bytes: npt.NDArray[np.unsignedinteger]
     damage: str | None
     content: str
 
     def __len__(self) -> int:
-        return len(self.offset)
+        return len(self.label)
+
+    @property
+    def offset(self) -> npt.NDArray[np.uint64]:
+        """uint64 [n], byte of the shard where the payload starts; of a damaged tail, where it breaks."""
+        offset = self.start[:-1].astype(np.uint64) + np.uint64(HEADER_BYTES)
+        if self.damage is not None:
+            offset[-1] = self.start[-2]
+        return offset
+
+    @property
+    def length(self) -> npt.NDArray[np.uint32]:
+        """uint32 [n], bytes of the payload."""
+        return (np.diff(self.start) - (HEADER_BYTES + FOOTER_BYTES)).astype(np.uint32)
 
 
 def index_path(shard: Path, index_dir: Path | None = None) -> Path:
@@ -180,7 +196,42 @@ def make_index(state: ShardState, columns: dict[str, npt.NDArray[Any]], damage: 
     for name, column in columns.items():
         if name != "offset":
             digest.update(np.ascontiguousarray(column).data)
-    return ShardIndex(state, **columns, damage=damage, content=digest.hexdigest())
+    return _private(state, columns, damage, digest.hexdigest())
+
+
+def _private(
+    state: ShardState, columns: dict[str, npt.NDArray[Any]], damage: str | None, content: str
+) -> ShardIndex:
+    """Copies columns as they are in a file into the smallest types that hold them.
+
+    Raises:
+        ValueError: they do not describe records that lie one after another.
+    """
+    start = np.zeros(len(columns["offset"]) + 1, np.uint64)
+    if len(start) > 1:
+        start[:-1] = columns["offset"] - np.uint64(HEADER_BYTES)
+        if damage is not None:
+            start[-2] = columns["offset"][-1]
+        start[-1] = start[-2] + np.uint64(int(columns["length"][-1]) + HEADER_BYTES + FOOTER_BYTES)
+    index = ShardIndex(
+        state,
+        start=_narrow(start),
+        label=columns["label"].astype(np.int32),
+        crc=columns["crc"].astype(np.uint32),
+        image_start=_narrow(columns["image_start"]),
+        image_bytes=_narrow(columns["image_bytes"]),
+        damage=damage,
+        content=content,
+    )
+    if not np.array_equal(index.length, columns["length"]):
+        raise ValueError("its records do not lie one after another")
+    return index
+
+
+def _narrow(column: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger]:
+    """A copy in uint16, uint32 or uint64, the first that holds the largest value."""
+    largest = int(column.max(initial=0))
+    return column.astype(np.uint16 if largest < 1 << 16 else np.uint32 if largest < 1 << 32 else np.uint64)
 
 
 def write_index(index: ShardIndex, path: Path, keys: RecordKeys) -> None:
@@ -189,7 +240,7 @@ def write_index(index: ShardIndex, path: Path, keys: RecordKeys) -> None:
     Raises:
         StorageError: the folder cannot be written.
     """
-    columns = {name: getattr(index, name) for name in _COLUMNS}
+    columns = {name: getattr(index, name).astype(code) for name, (code, _) in _COLUMNS.items()}
     described = json.dumps(
         {
             "format": FORMAT,
@@ -209,19 +260,13 @@ def write_index(index: ShardIndex, path: Path, keys: RecordKeys) -> None:
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                with pa.ipc.new_file(file, schema) as writer:
-                    writer.write_batch(batch)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
+        with _temporary(path) as (fd, temporary), os.fdopen(fd, "wb", closefd=False) as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                writer.write_batch(batch)
+            file.flush()
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
             os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
     except OSError as error:
         raise StorageError(
             f"{path}: cannot write the index: {error.strerror or error}: "
@@ -229,8 +274,41 @@ def write_index(index: ShardIndex, path: Path, keys: RecordKeys) -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[tuple[int, Path]]:
+    """A hidden file beside `path`, open, and gone afterwards unless renamed; those of killed builds go first.
+
+    A living build holds a lock on its file, which ends with the process.
+    """
+    prefix, suffix = f".{path.name}.", ".tmp"
+    for name in os.listdir(path.parent):
+        if name.startswith(prefix) and name.endswith(suffix):
+            with contextlib.suppress(OSError):
+                fd = os.open(path.parent / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(path.parent / name)
+                finally:
+                    os.close(fd)
+    while True:
+        fd, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
+        with contextlib.suppress(OSError):  # no locks here: then nobody else gets one either
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            break
+        os.close(fd)  # another build took it for a leftover before it was locked
+    try:
+        yield fd, Path(name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    finally:
+        os.close(fd)
+
+
 def load_index(path: Path, state: ShardState, keys: RecordKeys) -> ShardIndex:
-    """Maps an index into memory.
+    """Reads an index into memory.
 
     Args:
         path: the index.
@@ -241,7 +319,7 @@ def load_index(path: Path, state: ShardState, keys: RecordKeys) -> ShardIndex:
         IndexUnusable: there is none, it is damaged, or belongs to another state of the shard or other keys.
     """
     try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        with pa.ipc.open_file(pa.py_buffer(path.read_bytes())) as reader:
             metadata = reader.schema.metadata or {}
             described = metadata[_METADATA_KEY]
             about = json.loads(described)
@@ -256,7 +334,7 @@ def load_index(path: Path, state: ShardState, keys: RecordKeys) -> ShardIndex:
             damage, content = about["damage"], about["content"]
     except FileNotFoundError:
         raise IndexUnusable(f"{path}: no index yet") from None
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, ConfigError, ValueError, KeyError, TypeError) as error:
         raise IndexUnusable(
             f"{path}: damaged: {str(error).splitlines()[0] if str(error) else error!r}"
         ) from error
@@ -266,7 +344,10 @@ def load_index(path: Path, state: ShardState, keys: RecordKeys) -> ShardIndex:
         raise IndexUnusable(f"{path}: stale: the shard has changed since")
     if made_with != keys:
         raise IndexUnusable(f"{path}: made with other keys: {made_with}")
-    return ShardIndex(state, **columns, damage=damage, content=content)
+    try:
+        return _private(state, columns, damage, content)
+    except ValueError as error:
+        raise IndexUnusable(f"{path}: damaged: {error}") from error
 
 
 def _column(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
