@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,8 @@ def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
 
     A folder that holds folders is read as class folders (SRC/CLASS/**/IMAGE); otherwise names must be
     ImageNet's, with the class in front of the first underscore (SRC/n01440764_10026.JPEG). Hidden files and
-    files that do not end like an image are passed over.
+    files that do not end like an image are passed over. Links to folders are followed, unless they lead back
+    to a folder they are in.
 
     Returns:
         Class names, sorted, and for each image its path below `src` and its label from 0, sorted by path.
@@ -78,12 +80,19 @@ def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
     def unreadable(error: OSError) -> None:
         raise StorageError(f"{error.filename}: cannot read: {error.strerror}") from error
 
-    if not src.is_dir():
+    if not os.path.isdir(src):
         raise ConfigError(f"{src}: no such folder")
     flat: list[str] = []
     in_folders: list[str] = []
-    for folder, folders, names in os.walk(src, onerror=unreadable):
+    above: dict[str, frozenset[tuple[int, int]]] = {str(src): frozenset()}
+    for folder, folders, names in os.walk(src, onerror=unreadable, followlinks=True):
+        here = os.stat(folder)
+        outer = above.pop(folder)
+        if (here.st_dev, here.st_ino) in outer:
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        above |= {os.path.join(folder, name): outer | {(here.st_dev, here.st_ino)} for name in folders}
         found = in_folders if Path(folder) != src else flat
         below = os.path.relpath(folder, src)
         found.extend(
@@ -201,15 +210,8 @@ def pack(
     labels = json.dumps({synset: label for label, synset in enumerate(classes)}, indent=1) + "\n"
     with _storage(dst):
         dst.mkdir(parents=True, exist_ok=True)
-        if (old := _existing(dst, sets)) and not force:
-            raise ConfigError(
-                f"{dst}: holds {old[0].name} already: name another folder, or replace it with --force"
-            )
-        if not force and (dst / LABELS_FILE).exists() and (dst / LABELS_FILE).read_text() != labels:
-            raise ConfigError(
-                f"{dst / LABELS_FILE}: is there and has other classes than {src}: name another folder, "
-                f"or replace it with --force"
-            )
+        if not force:
+            _refuse_existing(src, dst, sets, labels)
         with (
             _hidden_folder(dst) as folder,
             tqdm(total=len(images), unit="image", disable=not progress) as bar,
@@ -222,13 +224,18 @@ def pack(
                     f"{src}: none of {len(images)} files is an image, such as {writer.skipped[0]}"
                 )
             (folder / LABELS_FILE).write_text(labels)
-            for file in (LABELS_FILE, *plan):
-                os.replace(folder / file, dst / file)
-            for path in old:
-                if path.name not in plan:
+            with _locked(dst):
+                if not force:  # another pack may have been faster
+                    _refuse_existing(src, dst, sets, labels)
+                # The old go before the new come: a pack killed here leaves shards missing, which readers
+                # refuse, and never old beside new ones.
+                for path in _existing(dst, sets):
                     index_path(path).unlink(missing_ok=True)
                     path.unlink()
-            _sync_folder(dst)
+                _sync_folder(dst)
+                for file in (LABELS_FILE, *plan):
+                    os.replace(folder / file, dst / file)
+                _sync_folder(dst)
     paths = [dst / file for file in plan]
     ensure_indexes(paths, RecordKeys(label_base=label_base), jobs=jobs, progress=progress)
     skipped = sorted(writer.skipped)
@@ -250,6 +257,19 @@ def _plan(name: str, images: Sequence[tuple[str, int]], shards: int) -> dict[str
         f"{name}-{number:05d}-of-{shards:05d}": images[cuts[number] : cuts[number + 1]]
         for number in range(shards)
     }
+
+
+def _refuse_existing(src: Path, dst: Path, sets: set[str], labels: str) -> None:
+    """Raises ConfigError where a pack without `force` would replace something."""
+    if old := _existing(dst, sets):
+        raise ConfigError(
+            f"{dst}: holds {old[0].name} already: name another folder, or replace it with --force"
+        )
+    if (dst / LABELS_FILE).exists() and (dst / LABELS_FILE).read_bytes() != labels.encode():
+        raise ConfigError(
+            f"{dst / LABELS_FILE}: is there and has other classes than {src}: name another folder, "
+            f"or replace it with --force"
+        )
 
 
 def _existing(dst: Path, sets: set[str]) -> list[Path]:
@@ -309,6 +329,8 @@ class _Writer:
 
     def _example(self, image: str, label: int) -> bytes:
         try:
+            if not stat.S_ISREG((self._src / image).stat().st_mode):
+                raise _NotAnImage("is no regular file")
             encoded = (self._src / image).read_bytes()
         except OSError as error:
             raise _NotAnImage(f"cannot read: {error.strerror}") from error
@@ -383,6 +405,17 @@ def _hidden_folder(dst: Path) -> Iterator[Path]:
     finally:
         os.close(fd)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One pack at a time puts its files into a folder; the others wait for the few renames that takes."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, StorageError
 
 __all__ = ["INDEX_SUFFIX", "expand", "is_shard_name"]
 
@@ -48,13 +48,17 @@ def expand(patterns: Sequence[str]) -> list[Path]:
 
     Raises:
         ConfigError: a pattern matches nothing; a folder holds several sets, or only some shards of one.
+        StorageError: a folder cannot be read.
     """
     if isinstance(patterns, str) or not patterns:
         raise ConfigError(f"need a list of at least one file, glob or folder, got {patterns!r}")
     found: dict[str, Path] = {}
     for pattern in patterns:
-        for path in _matches(pattern):
-            found.setdefault(os.path.realpath(path), path)
+        try:
+            for path in _matches(pattern):
+                found.setdefault(os.path.realpath(path), path)
+        except OSError as error:
+            raise StorageError(f"{error.filename or pattern}: cannot read: {error.strerror}") from error
     return sorted(found.values())
 
 

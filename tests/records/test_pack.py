@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -293,3 +294,67 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 20 << 20
+
+
+def test_a_pack_killed_between_its_renames_leaves_a_set_that_is_refused(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack_images(photos, out, shards=3)
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "import feeder.records.pack as p\n"
+        "replace, done = os.replace, []\n"
+        "def dying(*paths):\n"
+        "    replace(*paths)\n"
+        "    done.append(paths)\n"
+        "    len(done) == 3 and os._exit(9)\n"  # labels and two shards
+        "p.os.replace = dying\n"
+        "p.pack(Path(sys.argv[1]), Path(sys.argv[2]), shards=3, seed=1, force=True)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program, str(photos), str(out)], timeout=60)
+    assert run.returncode == 9
+    with pytest.raises(ConfigError, match="2 of the 3 shards"):
+        Dataset.open("killed", [str(out)])
+    pack_images(photos, out, shards=3, seed=1, force=True)
+    assert len(read_all(str(out))) == 11
+
+
+def test_of_two_packs_at_once_one_is_refused(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other finishes while this one writes."""
+    out = tmp_path / "out"
+    write_all = pack._Writer.write_all
+
+    def slow(writer: Any, *args: Any) -> None:
+        monkeypatch.undo()
+        pack_images(photos, out, shards=2)
+        write_all(writer, *args)
+
+    monkeypatch.setattr(pack._Writer, "write_all", slow)
+    with pytest.raises(ConfigError, match="holds train-00000-of-00002 already"):
+        pack_images(photos, out, shards=3)
+    assert sorted(path.name for path in out.glob("train-*[0-9]")) == [
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+    ]
+
+
+def test_links_are_followed_but_not_in_circles(photos: Path, tmp_path: Path) -> None:
+    want = find_images(photos)[1]
+    (photos / "ant").rename(tmp_path / "elsewhere")
+    (photos / "ant").symlink_to(tmp_path / "elsewhere")
+    (photos / "bee" / "round").symlink_to(photos)
+    assert find_images(photos) == (["ant", "bee", "cow"], want)
+
+
+def test_what_is_no_regular_file_is_skipped(photos: Path, tmp_path: Path) -> None:
+    os.mkfifo(photos / "ant" / "p.jpg")
+    assert pack_images(photos, tmp_path / "out", shards=1).skipped == [("ant/p.jpg", "is no regular file")]
+
+
+def test_a_label_map_that_is_no_text(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "labels.json").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="other classes"):
+        pack_images(photos, tmp_path / "out", shards=1)
