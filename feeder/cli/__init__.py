@@ -44,20 +44,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
     try:
-        return run(args)
+        code = run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk can still be reported
+        return code
     except FeederError as error:
-        print(f"feeder: error: {error}", file=sys.stderr)
-        return EXIT_ERROR
+        return _fail(str(error))
     except ModuleNotFoundError as error:
-        print(f"feeder: error: {_missing(error)}", file=sys.stderr)
-        return EXIT_ERROR
+        return _fail(_missing(error))
     except KeyboardInterrupt:
         print("feeder: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away (`feeder verify ... | head`); nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_FOUND_BAD
+    except UnicodeError as error:
+        return _fail(f"a name or file that should be UTF-8 text is not: {error}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else "cannot read or write: "
+        try:
+            sys.stdout.flush()
+        except OSError:
+            where = "cannot write the output: "
+            _drop_output()
+        return _fail(f"{where}{error.strerror or error}")
+
+
+def _fail(message: str) -> int:
+    # Names that are not UTF-8 come with lone surrogates, which stderr writes as escapes.
+    print(f"feeder: error: {message}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _drop_output() -> None:
+    """Sends what is left in stdout's buffer nowhere, so that Python does not fail on it at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from feeder.records import RecordKeys
 
-__all__ = ["register"]
+__all__ = ["label_base", "register"]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 EXIT_FOUND_BAD = 1
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _PACK = """\
 Packs images into TFRecord shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
@@ -69,6 +75,23 @@ def register(subparsers: Subparsers) -> None:
     _register_verify(subparsers)
 
 
+def _clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """Makes SIGTERM end a command as Ctrl-C does, hidden files removed."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    @wraps(run)
+    def command(args: argparse.Namespace) -> int:
+        before = signal.signal(signal.SIGTERM, end)
+        try:
+            return run(args)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    return command
+
+
 def _add_record_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how records are read: keys, label base, place of the indexes."""
     group = parser.add_argument_group("how the records are read")
@@ -80,7 +103,7 @@ def _add_record_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--label-base",
-        type=int,
+        type=label_base,
         default=1,
         metavar="N",
         help="label of the first class in the records; 1 where 0 is background (%(default)s)",
@@ -134,7 +157,7 @@ def _register_pack(subparsers: Subparsers) -> None:
     parser.add_argument("--force", action="store_true", help="replace shards of these names")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_pack)
+    parser.set_defaults(run=_clean_on_sigterm(_pack))
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -192,7 +215,7 @@ def _register_synth(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="%(default)s unless given")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
-    parser.set_defaults(run=_synth)
+    parser.set_defaults(run=_clean_on_sigterm(_synth))
 
 
 def _synth(args: argparse.Namespace) -> int:
@@ -218,7 +241,7 @@ def _register_index(subparsers: Subparsers) -> None:
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_index)
+    parser.set_defaults(run=_clean_on_sigterm(_index))
 
 
 def _index(args: argparse.Namespace) -> int:
@@ -322,6 +345,13 @@ def _keys(args: argparse.Namespace) -> RecordKeys:
     from feeder.records import RecordKeys
 
     return RecordKeys(args.image_key, args.label_key, args.label_base)
+
+
+def label_base(text: str) -> int:
+    """The value of --label-base: a number from 0 on, as `feeder pack` writes it."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0 on, got {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.cli.data import label_base
 from feeder.errors import ConfigError, WorkerUnavailable
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--label-base",
-        type=int,
+        type=label_base,
         default=1,
         metavar="N",
         help="label of the first class (default: %(default)s)",
@@ -144,6 +145,8 @@ def _datasets(texts: list[str]) -> dict[str, tuple[str, ...]]:
         name, equals, pattern = text.partition("=")
         if not (name and equals and pattern):
             raise ConfigError(f"--dataset wants NAME=PATTERN, such as train=/data/train-*, got {text!r}")
+        if not name.isprintable():  # what is not UTF-8 comes as lone surrogates, which are not printable
+            raise ConfigError(f"a data set's name must be printable text in UTF-8, got {name!r}")
         datasets[name] = (*datasets.get(name, ()), pattern)
     return datasets
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -44,19 +45,22 @@ def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -
         x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
         sheet.paste(Image.fromarray(pixels), (x, y))
         draw.text((x, y + height + 1), _fit(draw, font, caption, width), fill=_INK, font=font)
+    if not path.name:
+        raise ConfigError(f"cannot write {path}: it is a folder, name a file in it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         sheet.save(temporary, "PNG")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def label_names(patterns: Iterable[str]) -> dict[int, str]:
     """Names of classes from the labels.json that `feeder pack` wrote beside the shards; empty without one."""
     for pattern in patterns:
-        place = Path(pattern)
+        place = Path(os.path.expanduser(pattern))
         for folder in (place, place.parent):
             try:
                 saved = json.loads((folder / "labels.json").read_text())

@@ -89,8 +89,8 @@ class ShardIndex:
 
     Attributes:
         state: of the shard when it was indexed.
-        start: uint16, uint32 or uint64 [n + 1], byte of the shard where the record's length field is. Its payload
-            starts 12 bytes later and ends 4 bytes before the next start.
+        start: uint16, uint32 or uint64 [n + 1], byte of the shard where the record's length field is. Its
+            payload starts 12 bytes later and ends 4 bytes before the next start.
         label: int32 [n], class from 0; -1: the record is bad.
         crc: uint32 [n], crc32c that the shard states for the payload, not masked.
         image_start: uint16 or uint32 [n], first byte of the encoded image within the payload; 0 where bad.

@@ -329,6 +329,62 @@ def test_a_sheet_that_cannot_be_written(tmp_path: Path) -> None:
         save_sheet(tmp_path / "sheet.png", images[:0], [])
 
 
+@pytest.mark.parametrize("output", [".", "{}", "{}/file/x.png", "{}/" + "x" * 300])
+def test_odd_outputs_of_preview(capsys: Out, shards: Path, tmp_path: Path, output: str) -> None:
+    (tmp_path / "file").touch()
+    arguments = ["--data", str(shards), "--images", "2", "-o", output.format(tmp_path)]
+    assert "cannot write" in error_line(capsys, "preview", *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_preview_names_classes(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("feeder.cli.sheet.save_sheet", lambda path, images, captions: shown.extend(captions))
+    assert main(["preview", "--data", str(shards), "-o", str(tmp_path / "x.png"), "--images", "6"]) == 0
+    assert sorted(shown) == ["blue"] * 3 + ["red"] * 3
+
+
+def test_names_of_data_sets_are_checked(capsys: Out) -> None:
+    for name, said in (("\udcff", "printable text"), ("a\nb", "printable text")):
+        assert said in error_line(capsys, "worker", "--listen", "127.0.0.1:0", "--dataset", f"{name}=x")
+
+
+def test_label_base_is_not_negative(capsys: Out) -> None:
+    assert exits("worker", "--listen", "127.0.0.1:0", "--dataset", "a=x", "--label-base=-1") == 2
+    assert "must be a number from 0 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("unbuffered", "said"), [("", "cannot write the output"), ("1", "cannot read or write")]
+)
+def test_a_full_disk_behind_stdout_is_one_line(shards: Path, unbuffered: str, said: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "feeder", "index", str(shards)],
+            stdout=full,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == cli.EXIT_ERROR
+    assert done.stderr == f"feeder: error: {said}: No space left on device\n"
+
+
+def test_errors_of_the_system_are_one_line(
+    capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = f"{tmp_path}/{'x' * 300}"
+    assert "name too long" in error_line(capsys, "index", long)
+    assert "no such folder" in error_line(capsys, "pack", long, str(tmp_path / "out"), "--shards", "1")
+
+    def refuse(folder: object = ".") -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("feeder.records.shards.os.listdir", refuse)
+    assert f"{tmp_path}: cannot read: Permission denied" in error_line(capsys, "index", str(tmp_path))
+
+
 def test_captions_are_cut_to_fit(tmp_path: Path) -> None:
     save_sheet(tmp_path / "sheet.png", np.zeros((2, 20, 20, 3), np.uint8), ["x" * 500, "日本"])
     with Image.open(tmp_path / "sheet.png") as sheet:

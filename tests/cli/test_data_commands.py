@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,18 @@ def test_jobs_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
         main(["index", "x", "--jobs", "0"])
     assert ended.value.code == 2
     assert "must be a number from 1 on" in capsys.readouterr().err
+
+
+def test_sigterm_leaves_no_hidden_folder(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("feeder.records.pack._Writer.write_all", killed)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(["pack", str(photos), str(tmp_path / "shards"), "--shards", "3"])
+    assert ended.value.code == 143
+    assert list((tmp_path / "shards").iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
