@@ -22,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from feeder.decode import open_decoder, pixel_fingerprint
+from feeder.errors import BadRecord, ConfigError
 from feeder.records import Dataset
 from feeder.wire import SERVICE
 from feeder.wire.address import Address
@@ -73,6 +74,18 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
         on_ready(worker.address)
         log.info("%s came", inbox.get())
         return worker.drain(inbox)
+
+
+def _require_usable(dataset: Dataset) -> None:
+    """Raises ConfigError where every record is bad: a wrong key, most likely."""
+    if dataset.bad == len(dataset):
+        try:
+            dataset.read(0)
+        except BadRecord as error:
+            raise ConfigError(
+                f"data set {dataset.name!r}: none of its {len(dataset)} records can be used ({error}): "
+                f"check --image-key, --label-key and --label-base"
+            ) from error
 
 
 class _Inbox:
@@ -150,11 +163,13 @@ class _Worker:
                     progress=sys.stderr.isatty(),
                 )
             )
+            _require_usable(datasets[name])
             log.info(
-                "data set %s: %d records in %d shards, %.1f MB, fingerprint %s",
+                "data set %s: %d records in %d shards, %d bad, %.1f MB, fingerprint %s",
                 name,
                 len(datasets[name]),
                 len(datasets[name].shards),
+                datasets[name].bad,
                 datasets[name].nbytes / 1e6,
                 datasets[name].fingerprint[:12],
             )

@@ -46,7 +46,7 @@ def test_it_starts_tells_its_address_and_ends_on_a_signal(start_worker: Callable
     assert worker.describe().threads == 2
     assert worker.stop(signal.SIGINT) == 0
     text = "\n".join(worker.log)
-    assert "data set train: 24 records in 1 shards" in text
+    assert "data set train: 24 records in 1 shards, 0 bad" in text
     assert "on 2 threads: as --threads says" in text
     assert "Traceback" not in text
 
@@ -72,6 +72,13 @@ def test_what_cannot_work_is_one_line(shards: Path, dataset: str, listen: str, m
     line = failed_start("--dataset", f"train={shards / dataset}", "--listen", listen)
     assert line.startswith("feeder: error: ")
     assert message in line
+
+
+def test_no_usable_record_is_one_line(shards: Path) -> None:
+    arguments = ["--dataset", f"train={shards / 'train'}", "--listen", "127.0.0.1:0", "--image-key", "other"]
+    line = failed_start(*arguments, "--index-dir", str(shards.parent / "indexes"))
+    assert "none of its 24 records can be used" in line
+    assert "'other'" in line
 
 
 def test_drain_answers_what_is_owed(start_worker: Callable[..., Any], open_feed: Callable[..., Any]) -> None:
