@@ -11,15 +11,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from feeder.decode import open_decoder, pixel_fingerprint
 from feeder.errors import BadRecord, ConfigError
@@ -45,6 +45,9 @@ SPARE_THREADS = 8
 
 SPARE_CALLS = 64
 """Calls beyond one a stream that may wait for a thread; more are refused by gRPC itself."""
+
+REFLECTION_STREAMS = 4
+"""At a time, half of the spare threads: such a stream keeps its thread for as long as the client likes."""
 
 STOP_GRACE_S = 1.0
 
@@ -129,6 +132,25 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """A handler of Python's own, so that the signal reaches the wakeup descriptor and does nothing else."""
 
 
+class _Reflection(reflection.ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
+    """Reflection that leaves threads to others."""
+
+    def __init__(self, services: tuple[str, ...]) -> None:
+        super().__init__(services)
+        self._places = threading.Semaphore(REFLECTION_STREAMS)
+
+    def ServerReflectionInfo(self, requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        if not self._places.acquire(blocking=False):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{REFLECTION_STREAMS} reflection streams are open; close one",
+            )
+        try:
+            yield from super().ServerReflectionInfo(requests, context)
+        finally:
+            self._places.release()
+
+
 class _Worker:
     """Startup, and drain; what is to be undone afterwards is left with `stack`."""
 
@@ -189,8 +211,8 @@ class _Worker:
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            _Reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)), self._server
         )
         self._server.add_generic_rpc_handlers((servicer.handler(),))
         for name in ("", SERVICE):

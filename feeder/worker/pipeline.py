@@ -107,8 +107,10 @@ class Pipeline:
             return replace(self._counters)
 
     def open(self, stream: Stream, maker: ChunkMaker) -> None:
-        """Takes requests of a stream from now on."""
+        """Takes requests of a stream from now on; does nothing for one whose call ended meanwhile."""
         with self._lock:
+            if stream.closed:
+                return
             self._open[stream.number] = _Open(stream, maker)
             self._scheduler.open(stream.number, maker.spec.image_bytes)
 
@@ -137,10 +139,13 @@ class Pipeline:
             FeederError: what the stream failed with.
         """
         while (answer := stream.next(lambda: self._owes(stream))) is not None:
+            if answer.job is None:
+                yield answer.data
+                continue
+            with self._lock:
+                self._scheduler.answered(answer.job)
             yield answer.data
             with self._lock:
-                if answer.job is None:
-                    continue
                 self._scheduler.sent(answer.job)
                 self._wake_reader()
                 if answer.images:

@@ -1,6 +1,6 @@
 """Which stream's request is worked on next: events in, jobs out; no thread, no clock, no bytes.
 
-    asked --take--> in the works --sent--> gone
+    asked --take--> in the works --answered--> credit is free --sent--> bytes are free
 
 Streams take turns. A stream whose answers are not fetched stops at its share of the budget for unsent bytes,
 and leaves its turns to others.
@@ -101,12 +101,17 @@ class Scheduler:
             return Job(stream, request, nbytes)
         return None
 
+    def answered(self, job: Job) -> None:
+        """The answer to a job is about to be sent: who gets it may ask anew at once."""
+        state = self._streams.get(job.stream)
+        if state is not None:
+            state.outstanding -= 1
+
     def sent(self, job: Job) -> None:
-        """The answer to a job left the worker, or will never: its bytes and its credit are free again."""
+        """The answer to a job left the worker, or will never: its bytes are free again."""
         state = self._streams.get(job.stream)
         if state is not None:
             state.unsent_bytes -= job.nbytes
-            state.outstanding -= 1
 
     def owed(self, stream: int) -> int:
         """Requests of the stream that are not answered; 0 for one that ended."""

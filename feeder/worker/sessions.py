@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from feeder.errors import ConfigError
+from feeder.errors import Closed, ConfigError
 from feeder.spec import StreamSpec
 from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
@@ -86,10 +86,13 @@ class SessionRegistry:
         Raises:
             Refusal: another live session has this place.
             ConfigError: the job runs with other settings.
+            Closed: the stream ended meanwhile, so that nobody would give the place back.
         """
-        if not opening.job:
-            return
         with self._lock:
+            if ticket not in self._tickets:
+                raise Closed("the call ended before the stream was open")
+            if not opening.job:
+                return
             job = self._jobs.get(opening.job)
             if job is None:
                 job = _Job(opening.spec, opening.fingerprint, opening.consumer_count)

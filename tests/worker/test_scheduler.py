@@ -94,9 +94,22 @@ def test_one_request_too_many() -> None:
     assert job is not None
     with pytest.raises(ConfigError):
         state.ask(1, request(7))  # taken is not answered
-    state.sent(job)
+    state.answered(job)
     state.ask(1, request(7))
     assert state.owed(1) == 2
+
+
+def test_credit_comes_back_before_the_bytes_do() -> None:
+    state = scheduler(budget=10, share=10, outstanding=1)
+    state.open(1, 10)
+    state.ask(1, request(0))
+    job = state.take()
+    assert job is not None
+    state.answered(job)
+    state.ask(1, request(1))
+    assert state.take() is None
+    state.sent(job)
+    assert taken(state) == [(1, 1)]
 
 
 def test_a_stream_that_ends_is_forgotten() -> None:
@@ -110,6 +123,7 @@ def test_a_stream_that_ends_is_forgotten() -> None:
     assert job == Job(1, request(0), 10)
     state.close(1)
     state.close(1)
+    state.answered(job)
     state.sent(job)
     assert taken(state) == [(2, 0)]
     assert state.owed(1) == 0
@@ -154,7 +168,9 @@ def test_any_events_keep_the_bounds(events: list[tuple[str, int, int]]) -> None:
                 mine = [job.nbytes for job in in_works if job.stream == open_stream]
                 assert sum(mine) <= 30 or len(mine) == 1
         elif event == "sent" and in_works:
-            state.sent(in_works.pop(0))
+            job = in_works.pop(0)
+            state.answered(job)
+            state.sent(job)
         for open_stream, pending in asked.items():
             owed = len(pending) + sum(job.stream == open_stream for job in in_works)
             assert state.owed(open_stream) == owed <= 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from feeder.order import Order, SlotStatus
 from feeder.records import Dataset
 from feeder.wire import FEED, PROTOCOL, SERVICE
 from feeder.wire.messages import Chunk, ChunkRequest, Failed, FailureKind, Open, Opened
+from feeder.worker.daemon import REFLECTION_STREAMS
 
 Make = Callable[..., Any]
 
@@ -89,6 +91,36 @@ def test_health_and_reflection(channel: grpc.Channel) -> None:
     requests = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)]
     (reply,) = reflection.ServerReflectionInfo(iter(requests), timeout=10)
     assert reply.file_descriptor_response.file_descriptor_proto
+
+
+def test_idle_reflection_leaves_threads_to_others(worker: Any, channel: grpc.Channel) -> None:
+    silence: queue.SimpleQueue[None] = queue.SimpleQueue()
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+    idle = [reflection.ServerReflectionInfo(iter(silence.get, None)) for _ in range(30)]
+    assert worker.describe().threads == 2
+    refused = 0
+    for call in idle[REFLECTION_STREAMS:]:
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        refused += caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused == 26
+    for call in idle:
+        call.cancel()
+        silence.put(None)
+
+
+def test_a_request_for_each_answer_at_the_limit(channel: grpc.Channel, open_feed: Make) -> None:
+    """Whoever has an answer may ask anew at once, however many others are unanswered."""
+    feed = open_feed(channel)
+    reply = feed.reply()
+    assert isinstance(reply, Opened)
+    for number in range(reply.max_outstanding):
+        feed.ask(number, [0])
+    for number in range(reply.max_outstanding):
+        chunk(feed)
+        feed.ask(reply.max_outstanding + number, [0])
+    for _ in range(reply.max_outstanding):
+        chunk(feed)
 
 
 def test_chunks_are_those_of_a_chunk_maker_here(
@@ -200,6 +232,7 @@ def test_wrong_requests_are_answered_and_the_stream_goes_on(
         ({"consumer_count": 3}, {}, "INVALID_ARGUMENT", "divide"),
         ({"consumer_count": 2, "consumer_index": 2}, {}, "INVALID_ARGUMENT", "consumer_index"),
         ({"job": "j" * 300}, {}, "UNIMPLEMENTED", "job of an Open is longer than 256 characters"),
+        ({}, {"dataset": "d" * 300}, "UNIMPLEMENTED", "dataset of an Open is longer than 256 characters"),
     ],
 )
 def test_refused_openings(

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from feeder.errors import ConfigError
+from feeder.errors import Closed, ConfigError
 from feeder.spec import StreamSpec
 from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
@@ -100,3 +100,13 @@ def test_draining_refuses_and_waits() -> None:
     leaver.start()
     assert registry.wait_idle(30)
     leaver.join()
+
+
+@pytest.mark.parametrize("job", ["", "j"])
+def test_a_stream_that_ended_claims_nothing(job: str) -> None:
+    registry = SessionRegistry(9)
+    ticket = registry.enter()
+    registry.leave(ticket)
+    with pytest.raises(Closed):
+        registry.claim(ticket, opening("a", job=job))
+    claimed(registry, opening("b"))

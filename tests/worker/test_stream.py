@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from feeder.errors import Closed, ProtocolError, Refused
+from feeder.worker.pipeline import Pipeline
+from feeder.worker.quarantine import Quarantine
 from feeder.worker.stream import Answer, Stream
 
 
@@ -81,3 +84,14 @@ def test_waiting_for_open() -> None:
     refused.fail(Refused("no"))
     with pytest.raises(Refused, match="no"):
         refused.wait_opened(60)
+
+
+def test_a_call_that_ended_before_it_was_open_stays_ended() -> None:
+    pipeline, stream, maker = Pipeline(1, 1, Quarantine()), Stream(1), Any
+    try:
+        stream.close()
+        pipeline.open(stream, maker)  # type: ignore[arg-type]  # it is not looked at
+        pipeline.drain()
+        assert stream.next(lambda: False) is None
+    finally:
+        pipeline.close()
