@@ -19,6 +19,12 @@ OnBad: TypeAlias = Literal["replace", "fail"]
 MAX_IMAGE_SIZE = 4096
 """Largest output side in pixels; a 4096-pixel slot is 50 MB, above that a chunk no longer fits a message."""
 
+MAX_GLOBAL_BATCH = 2**20
+MAX_LANES = 2**16
+"""Both sides hold arrays of so many numbers for a stream: without a bound, one Open could take all memory. 16
+times the batch of 65,536 that ImageNet was trained with (Jia et al. 2018), and 8 lanes for each of 8,192
+consumers."""
+
 
 @dataclass(frozen=True)
 class StreamSpec:
@@ -29,8 +35,8 @@ class StreamSpec:
     Attributes:
         dataset: the name that the workers serve the data under.
         seed: any integer in [0, 2**63).
-        global_batch: slots of one global step, over all consumers; at least 1.
-        lanes: number of lanes; divides global_batch and is divided by the number of consumers.
+        global_batch: slots of one global step, over all consumers; in [1, 2**20].
+        lanes: number of lanes, at most 2**16; divides global_batch and is divided by the number of consumers.
         image_size: output height and width in pixels, in [1, 4096].
         augment: "train" (random window and flip), "eval" (centre window), "none" (whole image, stretched).
         sampler: whose conventions the windows follow: torchvision's or TensorFlow's reference ResNet.
@@ -61,10 +67,12 @@ class StreamSpec:
     def __post_init__(self) -> None:
         if not self.dataset:
             raise ConfigError("dataset must be a name that the workers serve, got an empty string")
-        if self.global_batch < 1:
-            raise ConfigError(f"global batch must be at least 1, got {self.global_batch}")
+        if not 1 <= self.global_batch <= MAX_GLOBAL_BATCH:
+            raise ConfigError(f"global batch must be in [1, {MAX_GLOBAL_BATCH}], got {self.global_batch}")
         if self.lanes < 1 or self.global_batch % self.lanes:
             raise ConfigError(f"lanes must divide the global batch {self.global_batch}, got {self.lanes}")
+        if self.lanes > MAX_LANES:
+            raise ConfigError(f"there may be at most {MAX_LANES} lanes (so many consumers), got {self.lanes}")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed must be in [0, 2**63), got {self.seed}")
         if not 1 <= self.image_size <= MAX_IMAGE_SIZE:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feeder.errors import ConfigError
 from feeder.order.hashing import Purpose, Words, fold, key_of
 from feeder.order.permutation import SMALL, grid_of, permutation_table, permute, round_keys
-from feeder.spec import StreamSpec
+from feeder.spec import MAX_LANES, StreamSpec
 
 __all__ = ["Int64s", "Order", "default_lanes"]
 
@@ -34,7 +34,7 @@ _EPOCHS_KEPT = 4
 
 
 def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
-    """The largest number of lanes, up to max(256, 8 consumers), that fits batch and consumers.
+    """The largest number of lanes, up to max(256, 8 consumers) and 2**16, that fits batch and consumers.
 
     It divides global_batch and is a multiple of consumer_count. It is no more than the records, unless
     consumer_count itself is: each consumer has at least one lane.
@@ -47,7 +47,8 @@ def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
             f"the global batch must be a multiple of the number of consumers, "
             f"got {global_batch} slots for {consumer_count} consumers"
         )
-    most = max(consumer_count, min(records, max(_DEFAULT_LANES, _LANES_PER_CONSUMER * consumer_count)))
+    wanted = min(MAX_LANES, max(_DEFAULT_LANES, _LANES_PER_CONSUMER * consumer_count))
+    most = max(consumer_count, min(records, wanted))
     share = global_batch // consumer_count
     return max(per * consumer_count for per in range(1, most // consumer_count + 1) if share % per == 0)
 

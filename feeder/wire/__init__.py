@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from feeder.order.chunks import MAX_SLOTS
 
-__all__ = ["DESCRIBE", "FEED", "MAX_CHUNK_BYTES", "MAX_SLOTS", "PROTOCOL", "SERVICE", "max_slots"]
+__all__ = ["DESCRIBE", "FEED", "MAX_CHUNK_BYTES", "MAX_NAME", "MAX_SLOTS", "PROTOCOL", "SERVICE", "max_slots"]
 
 PROTOCOL = 1
 """Version of the conversation; `Open.protocol`."""
@@ -16,6 +16,9 @@ PROTOCOL = 1
 SERVICE = "feeder.v1.Feeder"
 DESCRIBE = f"/{SERVICE}/Describe"
 FEED = f"/{SERVICE}/Feed"
+
+MAX_NAME = 256
+"""Most characters of a text in an Open: a worker keeps it, logs it and answers with it."""
 
 MAX_CHUNK_BYTES = 256 << 20
 """Most pixel bytes of one chunk, so that no client can make a worker hold gigabytes for one answer."""

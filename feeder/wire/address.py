@@ -16,6 +16,9 @@ _FORMS = 'use "host:port", "[ipv6]:port", "dns:name:port" or "unix:/path"'
 _MAX_UNIX_PATH_BYTES = 107
 """sun_path of sockaddr_un holds 108 bytes with its closing zero (man 7 unix)."""
 
+_URI_CHARACTERS = frozenset("%#?")
+"""gRPC reads "unix:path" as a URI: these would name another file, or none."""
+
 _HOST = re.compile(r"(?!-)[A-Za-z0-9._-]{1,253}(?<!-)")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -55,9 +58,11 @@ def parse_target(target: str | Sequence[str]) -> list[Address]:
     """Addresses of "host:port,host:port", of "dns:name:port", of "unix:/path", or of a list of these.
 
     Raises:
-        ConfigError: empty, not an address, or one address twice.
+        ConfigError: neither text nor a list of texts, empty, not an address, or one address twice.
     """
-    texts = target.split(",") if isinstance(target, str) else list(target)
+    texts: object = target.split(",") if isinstance(target, str) else target
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"target must be a text or a list of texts, got {target!r}; {_FORMS}")
     if not texts or (len(texts) == 1 and not texts[0].strip()):
         raise ConfigError(f"no address of a worker given; {_FORMS}")
     addresses = [parse_address(text) for text in texts]
@@ -99,6 +104,9 @@ def _parse(text: str) -> Address:
             path = path[2:]
         if not path or path.endswith("/") or "\0" in path:
             raise ConfigError(f"address {text!r} names no socket file; {_FORMS}")
+        if odd := set(path) & _URI_CHARACTERS:
+            signs = " or ".join(sorted(odd))
+            raise ConfigError(f"address {text!r}: gRPC cannot reach a path with {signs} in it")
         if len(os.fsencode(os.path.abspath(path))) > _MAX_UNIX_PATH_BYTES:
             raise ConfigError(f"address {text!r}: a socket's path has at most {_MAX_UNIX_PATH_BYTES} bytes")
         return Address("unix", path=path)

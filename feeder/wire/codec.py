@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from feeder.errors import ProtocolError
-from feeder.wire import MAX_SLOTS
+from feeder.wire import MAX_NAME, MAX_SLOTS
 from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
@@ -44,9 +44,6 @@ _STATUS = bytes([4 << 3 | 2])
 _BAD = bytes([5 << 3 | 2])
 _PIXELS = bytes([15 << 3 | 2])
 _ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
-
-_MAX_NAME = 256
-"""Most characters of a name that a client chose: a worker keeps and logs it."""
 
 _MAX_STATUS = max(SlotStatus)
 
@@ -182,9 +179,9 @@ def parse_request(data: bytes) -> Request:
         return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination)
     if kind == "open":
         opening = message.open
-        for name in ("session", "job", "fingerprint", "pixel_fingerprint"):
-            if len(getattr(opening, name)) > _MAX_NAME:
-                raise ProtocolError(f"{name} of an Open is longer than {_MAX_NAME} characters")
+        for field, value in (*opening.ListFields(), *opening.spec.ListFields()):
+            if isinstance(value, str) and len(value) > MAX_NAME:
+                raise ProtocolError(f"{field.name} of an Open is longer than {MAX_NAME} characters")
         return Open(
             session=opening.session,
             spec=spec_from_proto(opening.spec),

@@ -9,6 +9,7 @@ from pathlib import Path
 from feeder.decode import Kind
 from feeder.errors import ConfigError
 from feeder.records import RecordKeys
+from feeder.wire import MAX_NAME
 from feeder.wire.address import Address
 
 __all__ = ["WorkerConfig"]
@@ -46,6 +47,9 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if not self.datasets:
             raise ConfigError("no data set given: use --dataset NAME=PATTERN")
+        for name in self.datasets:
+            if len(name) > MAX_NAME:
+                raise ConfigError(f"a data set's name has at most {MAX_NAME} characters, got {name[:40]}...")
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise ConfigError(f"--threads must be in [1, {MAX_THREADS}], got {self.threads}")
         if not 1 <= self.max_streams <= MAX_STREAMS:

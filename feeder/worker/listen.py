@@ -50,8 +50,9 @@ def _check_port(address: Address) -> None:
         places = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: no such host here ({error.strerror})") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {address}: no such host here ({reason})") from None
     for family, kind, protocol, _, place in places:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from feeder.order import Order, default_lanes
-from feeder.spec import Remainder, StreamSpec
+from feeder.spec import MAX_LANES, Remainder, StreamSpec
 
 
 def make(
@@ -308,3 +308,11 @@ def test_many_slots_of_many_passes_agree_with_one_at_a_time() -> None:
         whole = order.records(0, 3 * batch // lanes, slots).tolist()
         alone = [int(order.records(0, 3 * batch // lanes, slots[i : i + 1])[0]) for i in range(0, batch, 7)]
         assert whole[::7] == alone
+
+
+def test_default_lanes_stay_within_what_a_spec_allows() -> None:
+    assert default_lanes(2**40, 2**20, 2**14) == MAX_LANES
+    with pytest.raises(ConfigError, match="at most 65536 lanes"):
+        StreamSpec("d", 2**20, 2**17)
+    with pytest.raises(ConfigError, match=r"global batch must be in \[1, 1048576\]"):
+        StreamSpec("d", 2**40, 1)

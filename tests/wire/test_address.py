@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +61,14 @@ def test_lists() -> None:
         "unix:",
         "unix:/",
         "unix:/" + "x" * 107,
+        "unix:/a%20b",
+        "unix:/a#b",
+        "unix:/a?b",
+        None,
+        Path("/a"),
+        [None],
+        b"a:1",
+        3,
         "dns:a",
         "dns:",
         "[a]:1",
@@ -66,7 +77,7 @@ def test_lists() -> None:
         "a:٣",
     ],
 )
-def test_nonsense_is_refused(target: str | list[str]) -> None:
+def test_nonsense_is_refused(target: Any) -> None:
     with pytest.raises(ConfigError):
         parse_target(target)
 

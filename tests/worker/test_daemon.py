@@ -66,6 +66,7 @@ def test_port_in_use(start_worker: Callable[..., Any], shards: Path) -> None:
         ("nothing-*", "127.0.0.1:0", "nothing-*"),
         ("train", "unix:/no/such/folder/s", "there is no folder /no/such/folder"),
         ("train", "192.0.2.1:0", "cannot listen on 192.0.2.1:0"),
+        ("train", "a..b:0", "cannot listen on a..b:0: no such host here"),
     ],
 )
 def test_what_cannot_work_is_one_line(shards: Path, dataset: str, listen: str, message: str) -> None:
