@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import grpc
 
+from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.engine import Engine
 from feeder.client.stream import Stream
 from feeder.client.workers import WorkerInfo, check_agreement, describe
@@ -40,6 +41,9 @@ MAX_PREFETCH_BYTES = 1 << 30
 """Prefetch by default: 4 batches; more of small ones, so that all workers have something to do; at most 1
 GiB."""
 
+MAX_BATCH_BYTES = 16 << 30
+"""Pixels of one consumer's batch: 114,000 images of 224 pixels, more than an accelerator takes at a time."""
+
 
 def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
     """Finds the workers at `target` and asks them what they serve.
@@ -54,9 +58,10 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
     them.
 
     Raises:
-        ConfigError: `target` is not an address.
+        ConfigError: `target` is not an address, or `timeout_s` no time span.
         WorkerUnavailable: none answered.
     """
+    timeout_s = seconds("timeout_s", timeout_s)
     deadline = time.monotonic() + timeout_s
     addresses = _resolve(parse_target(target))
     while True:
@@ -85,7 +90,7 @@ def _resolve(addresses: Sequence[Address]) -> list[Address]:
             continue
         try:
             answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
             raise WorkerUnavailable(
                 f"the name {address.host!r} of {address} does not resolve ({error}); check it"
             ) from error
@@ -118,8 +123,7 @@ class Client:
     """The workers at one target; made by `connect`.
 
     It holds no connection itself: each stream has its own, and outlives a client that is dropped, not one
-        that is
-    closed.
+    that is closed.
 
     Attributes:
         workers: what each worker said when it was found, by address.
@@ -190,19 +194,33 @@ class Client:
         """
         self._check_usable()
         _check_transport(transport)
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("consumer_count", consumer_count, 1),
-            ("epochs", epochs, 1),
-            ("prefetch_bytes", prefetch_bytes, 1),
+        batch_size = integer("batch_size", batch_size, least=1)
+        consumer_count = integer("consumer_count", consumer_count, least=1)
+        consumer_index = integer("consumer_index", consumer_index)
+        epochs = None if epochs is None else integer("epochs", epochs, least=1)
+        if prefetch_bytes is not None:
+            prefetch_bytes = integer("prefetch_bytes", prefetch_bytes, least=1)
+        image_size = integer("image_size", image_size, least=1)
+        shuffle = None if shuffle is None else boolean("shuffle", shuffle)
+        job = None if job is None else text("job", job)
+        stall_timeout_s = seconds("stall_timeout_s", stall_timeout_s)
+        if not isinstance(reduce, str) and reduce is not None:
+            reduce = integer("reduce", reduce)
+        for name, value in (
+            ("dataset", dataset),
+            ("augment", augment),
+            ("sampler", sampler),
+            ("resample", resample),
+            ("output", output),
+            ("remainder", remainder),
+            ("on_bad", on_bad),
         ):
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+            text(name, value)
         if not 0 <= consumer_index < consumer_count:
             raise ConfigError(f"consumer_index must be in [0, {consumer_count}), got {consumer_index}")
-        if not stall_timeout_s > 0:
-            raise ConfigError(f"stall_timeout_s must be more than 0 seconds, got {stall_timeout_s}")
-        if start is not None and not isinstance(start, Position):
+        if not isinstance(start, Position | Mapping | None):
+            raise ConfigError(f"start must be a position, or what its to_dict() gives, got {start!r}")
+        if isinstance(start, Mapping):
             start = Position.from_dict(start)
 
         reference = self._reference(dataset)
@@ -218,18 +236,24 @@ class Client:
             dataset=dataset,
             global_batch=global_batch,
             lanes=lanes,
-            seed=seed,
+            seed=integer("seed", seed),
             image_size=image_size,
             augment=augment,
             sampler=sampler,
             resample=resample,
-            antialias=antialias,
+            antialias=boolean("antialias", antialias),
             reduce=reduce,
             output=output,
             shuffle=augment == "train" if shuffle is None else shuffle,
             remainder=remainder,
             on_bad=on_bad,
         )
+        batch_bytes = batch_size * spec.image_bytes
+        if batch_bytes > MAX_BATCH_BYTES:
+            raise ConfigError(
+                f"a batch of {batch_size} images of {spec.image_size} px has {batch_bytes / 2**30:.1f} GiB, "
+                f"at most {MAX_BATCH_BYTES >> 30} are possible: use a smaller batch_size or image_size"
+            )
         order = Order(spec, info.records)
         order.check_steps()
         order.consumer_lanes(
@@ -250,7 +274,7 @@ class Client:
             consumer_count=consumer_count,
             job=job or "",
         )
-        depth = _depth(batch_size * spec.image_bytes, prefetch_bytes)
+        depth = _depth(batch_bytes, prefetch_bytes)
         addresses = self._serving(dataset)
 
         def make_engine(order: Order, start: Position, steps: int | None) -> Engine:
@@ -312,6 +336,7 @@ class Client:
 
 
 def _check_transport(transport: str) -> None:
+    text("transport", transport)
     if transport not in ("auto", "grpc"):
         what = "is not in this version" if transport == "shm" else "is unknown"
         raise ConfigError(f"transport {transport!r} {what}; use 'auto' or 'grpc'")

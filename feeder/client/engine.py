@@ -101,8 +101,11 @@ class Engine:
 
     # For the consumer.
 
-    def take(self) -> Assembly | None:
-        """The next batch, waited for; None after the last one.
+    def take(self, number: int) -> Assembly | None:
+        """Batch `number` from the start, the first is 0, waited for; None after the last one.
+
+        It stays until it is released: where a KeyboardInterrupt comes before the caller has noted the batch,
+        asking again gives the same. Batches before `number` count as released.
 
         Raises:
             Closed: `close` was called, before or meanwhile.
@@ -116,20 +119,26 @@ class Engine:
                 for link in self.links.values():
                     link.start()
             try:
-                return self._wait(begun)
+                return self._wait(number, begun)
             finally:
                 self.wait_s += time.monotonic() - begun
 
-    def _wait(self, begun: float) -> Assembly | None:
+    def release(self, number: int) -> None:
+        """Makes room: no batch before `number` will be asked for again."""
+        with self._lock:
+            self._drop_before(number)
+            self._send(time.monotonic())
+
+    def _wait(self, number: int, begun: float) -> Assembly | None:
+        self._drop_before(number)
         while True:
             if self._closed:
                 raise Closed("the stream was closed; make a new one with start= its position to go on")
             now = time.monotonic()
             self._send(now)
-            step = self._session.take()
+            step = self._session.ready
             if step is not None:
-                self._send(now)  # there is room for one more
-                return self._assemblies.pop(step.number)
+                return self._assemblies[step.number]
             if self._session.ended:
                 return None
             stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
@@ -249,6 +258,11 @@ class Engine:
             self._send(now)
 
     # With the lock held.
+
+    def _drop_before(self, number: int) -> None:
+        while (step := self._session.ready) is not None and step.number < number:
+            self._assemblies.pop(step.number, None)
+            self._session.take()
 
     def _send(self, now: float) -> None:
         if self._closed:

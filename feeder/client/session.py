@@ -219,10 +219,9 @@ class Session:
 
     def take(self) -> Step | None:
         """The oldest step, if it is complete; the window then moves on."""
-        step = next(iter(self._open), None)
-        if step is None or self._missing[step] or step in self._failures:
-            return None
-        del self._open[step], self._missing[step]
+        step = self.ready
+        if step is not None:
+            del self._open[step], self._missing[step]
         return step
 
     def poll(self, now: float) -> list[Request]:
@@ -251,6 +250,12 @@ class Session:
         return requests
 
     # What the caller may ask.
+
+    @property
+    def ready(self) -> Step | None:
+        """The oldest step, if it is complete."""
+        step = next(iter(self._open), None)
+        return None if step is None or self._missing[step] or step in self._failures else step
 
     @property
     def failure(self) -> FeederError | None:

@@ -99,8 +99,8 @@ class Stream(Iterator[Batch]):
         if self._epochs is not None:
             steps = max(0, self._order.steps(self._epochs) - start.steps_before(self._order))
         self._length = steps
-        self._position = start
-        self._batches = 0
+        #: Position and batches handed out. One attribute, so that no KeyboardInterrupt comes between them.
+        self._at = start, 0
         self._ended = False
         self._ledger = Ledger(self._order, *self._consumer, epoch=start.epoch, taken=start.taken)
         self._engine = self._make_engine(self._order, start, steps)
@@ -111,7 +111,7 @@ class Stream(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """The next batch; waits for it.
+        """The next batch; waits for it. After a KeyboardInterrupt, `position` says what comes next.
 
         Raises:
             WorkerUnavailable: nothing came for `stall_timeout_s` seconds. The next call waits again.
@@ -129,14 +129,15 @@ class Stream(Iterator[Batch]):
     def _take(self) -> Batch:
         if self._ended:
             raise StopIteration
-        assembly = self._engine.take()
+        at, number = self._at
+        assembly = self._engine.take(number)
         if assembly is None:
             self._ended = True
-            if self._batches:
+            if number:
                 self._ledger.finish_epoch(self._ledger.epoch)  # what has not come by now is lost
             self._engine.close()
             raise StopIteration
-        at = self._position
+        after = at.advance(self._order)
         slots = np.arange(assembly.slots.start, assembly.slots.stop)
         try:
             self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
@@ -145,9 +146,9 @@ class Stream(Iterator[Batch]):
             raise
         for bad in assembly.bad:
             self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
-        self._position = at.advance(self._order)
-        self._batches += 1
-        return Batch(assembly.images, assembly.labels, assembly.mask, self._position)
+        self._at = after, number + 1
+        self._engine.release(number + 1)
+        return Batch(assembly.images, assembly.labels, assembly.mask, after)
 
     def __len__(self) -> int:
         """Batches from where the stream began (or was last set) to its end.
@@ -162,15 +163,15 @@ class Stream(Iterator[Batch]):
     @property
     def position(self) -> Position:
         """Where a stream would go on after the last batch that was handed out."""
-        return self._position
+        return self._at[0]
 
     def state_dict(self) -> dict[str, Any]:
         """`position` as JSON-safe values, for a checkpoint."""
-        return self._position.to_dict()
+        return self.position.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a saved position, at any time: what was prefetched is dropped, stats and ledger begin
-        anew.
+        anew. Where another thread is in `next()`, that comes to its end first.
 
         Raises:
             PositionMismatch: it belongs to other data, another global batch or another spec.
@@ -179,14 +180,15 @@ class Stream(Iterator[Batch]):
         """
         self._check_usable()
         position = Position.from_dict(state)
-        position.check(self._order.spec, self._order.total, self._position.fingerprint)
-        self._finalizer.detach()
-        self._engine.close()
-        self._begin(position)
+        position.check(self._order.spec, self._order.total, self.position.fingerprint)
+        with self._turn:
+            self._finalizer.detach()
+            self._engine.close()
+            self._begin(position)
 
     def stats(self) -> StreamStats:
         """Counts so far, and each worker's state now."""
-        engine = self._engine
+        engine, (_, batches) = self._engine, self._at
         workers = {}
         for name, link in engine.links.items():
             view, error = engine.view(name), link.error
@@ -200,8 +202,8 @@ class Stream(Iterator[Batch]):
                 error="" if error is None else str(error),
             )
         return StreamStats(
-            images=self._batches * len(self._order.consumer_slots(*self._consumer)),
-            batches=self._batches,
+            images=batches * len(self._order.consumer_slots(*self._consumer)),
+            batches=batches,
             wait_s=engine.wait_s,
             copy_s=engine.copy_s,
             received_bytes=engine.received_bytes,

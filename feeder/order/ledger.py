@@ -1,8 +1,9 @@
 """What became of every slot of an epoch: counted from what was delivered, one bit a record.
 
 For each finished epoch: delivered + replaced + masked + dropped + lost = expected. In a sound stream lost and
-repeated are 0. They are found out, not assumed: each record that is delivered as its own sets its bit, and a
-bit that is set already makes it a repetition, a bit that is never set a loss.
+repeated are 0. They are found out, not assumed: each record that was asked for sets its bit when it comes; a
+bit that is set already makes it a repetition, a bit that is never set a loss. A slot filled by another record
+as its own is an error.
 """
 
 from __future__ import annotations
@@ -176,10 +177,10 @@ class Ledger:
                 f"got {slots.min()} to {slots.max()}"
             )
         asked = self._order.records(epoch, taken, slots)
-        marked = np.where(status == SlotStatus.OWN, given, asked) - self._first
+        marked = asked - self._first
         real = asked >= 0
         wrong = (status > SlotStatus.PADDING) | ((status == SlotStatus.PADDING) == real)
-        wrong |= real & ((marked < 0) | (marked >= self._starts[-1]))
+        wrong |= (status == SlotStatus.OWN) & (given != asked)
         if wrong.any():
             place = int(wrong.argmax())
             raise ProtocolError(

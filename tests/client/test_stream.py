@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import threading
 import time
@@ -151,6 +152,24 @@ def test_a_position_of_another_stream_is_refused(scripted: Make) -> None:
         ({"transport": "pigeon"}, "unknown"),
         ({"prefetch_bytes": 0}, "prefetch_bytes"),
         ({"stall_timeout_s": 0}, "stall_timeout_s"),
+        ({"stall_timeout_s": float("inf")}, "stall_timeout_s .* got inf"),
+        ({"stall_timeout_s": 1e10}, "stall_timeout_s"),
+        ({"stall_timeout_s": None}, "stall_timeout_s .* got None"),
+        ({"batch_size": 8.0}, "batch_size must be an integer, got 8.0"),
+        ({"batch_size": None}, "batch_size must be an integer, got None"),
+        ({"batch_size": 2**20 + 1}, "global batch must be in"),
+        ({"batch_size": 2**20, "image_size": 224}, "has 147.0 GiB, at most 16 are possible"),
+        ({"seed": "1"}, "seed must be an integer, got '1'"),
+        ({"epochs": True}, "epochs must be an integer, got True"),
+        ({"image_size": "4"}, "image_size"),
+        ({"reduce": 2.5}, "reduce must be an integer"),
+        ({"shuffle": 1}, "shuffle must be True or False, got 1"),
+        ({"antialias": "no"}, "antialias"),
+        ({"augment": ["train"]}, "augment must be text"),
+        ({"job": 3}, "job must be text, got 3"),
+        ({"job": "\ud800"}, "job must be text"),
+        ({"transport": None}, "transport must be text"),
+        ({"start": 3}, "start must be a position"),
         ({"batch_size": 41}, "do not fill one global batch"),
         ({"sampler": "dice"}, "sampler"),
         ({"start": {}}, "position"),
@@ -159,6 +178,24 @@ def test_a_position_of_another_stream_is_refused(scripted: Make) -> None:
 def test_wrong_arguments_say_what_came(scripted: Make, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         feeder.connect(scripted().address).stream("data", **{**TINY, **arguments})
+
+
+def test_numpy_integers_are_integers(scripted: Make) -> None:
+    arguments: dict[str, Any] = {
+        "batch_size": np.int64(8),
+        "image_size": np.uint8(4),
+        "seed": np.int32(3),
+        "epochs": np.int16(1),
+    }
+    with feeder.connect(scripted().address).stream("data", **arguments) as stream:
+        assert len(list(stream)) == 5
+        assert json.loads(json.dumps(stream.state_dict()))["spec"]["seed"] == 3
+
+
+@pytest.mark.parametrize("timeout_s", [float("inf"), float("nan"), 0, -1, None, "1", 1e10])
+def test_a_timeout_is_a_time_span(timeout_s: Any) -> None:
+    with pytest.raises(ConfigError, match="timeout_s must be more than 0"):
+        feeder.connect("127.0.0.1:1", timeout_s=timeout_s)
 
 
 def test_a_data_set_that_nobody_serves(scripted: Make) -> None:
@@ -176,6 +213,12 @@ def test_no_worker_at_all() -> None:
 def test_a_name_that_does_not_resolve() -> None:
     with pytest.raises(WorkerUnavailable, match="does not resolve"):
         feeder.connect("dns:no-such-host.invalid:1", timeout_s=0.5)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_name_that_cannot_be(host: str) -> None:
+    with pytest.raises(WorkerUnavailable, match="does not resolve"):
+        feeder.connect(f"dns:{host}:1", timeout_s=1)
 
 
 def test_a_dns_name_stands_for_its_addresses(scripted: Make) -> None:
@@ -321,22 +364,51 @@ def test_an_answer_of_the_wrong_size_is_asked_elsewhere(scripted: Make) -> None:
         until(stream, lambda: "asked for were" in stream.stats().workers[a.address].error)
 
 
-def test_the_ledger_notices_records_that_come_twice_and_others_that_do_not_come(scripted: Make) -> None:
+@pytest.mark.parametrize("place", ["feeder.order.Ledger.account", "feeder.client.engine.Engine.release"])
+def test_an_interrupt_does_not_shift_the_batches(
+    scripted: Make, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with feeder.connect(scripted().address).stream("data", **TINY, epochs=2) as stream:
+        next(stream)
+        with monkeypatch.context() as patch:
+            patch.setattr(place, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        until(stream, lambda: stream.position.epoch == 2)
+        with pytest.raises(StopIteration):
+            next(stream)
+        assert stream.ledger().totals.delivered == 80
+
+
+def test_a_position_is_set_between_two_batches(scripted: Make) -> None:
+    """Two threads: one iterates, one sets the position again and again."""
+    with feeder.connect(scripted().address).stream("data", **TINY) as stream:
+        saved = stream.state_dict()
+        wrong = []
+
+        def iterate() -> None:
+            for _ in range(20):
+                batch = next(stream)
+                epoch, at = batch.position.epoch, batch.position.taken - batch.position.spec.per_lane
+                if at >= 0 and records_of(batch) != expected(stream, epoch, at, range(8)):
+                    wrong.append((epoch, at))
+
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        while thread.is_alive():
+            stream.load_state_dict(saved)
+            thread.join(0.05)
+        assert not wrong
+
+
+def test_other_records_than_asked_for_are_the_end_of_the_stream(scripted: Make) -> None:
     def first_step(worker: Any, request: ChunkRequest) -> bytes:
         return bytes(worker.chunk(ChunkRequest(request.id, request.epoch, 0, request.slots)))
 
-    with feeder.connect(scripted(first_step).address).stream("data", **TINY, epochs=1) as stream:
-        assert len(list(stream)) == 5
-        totals = stream.ledger().totals
-    assert (totals.delivered, totals.lost, totals.repeated) == (8, 32, 32)
-
-
-def test_records_that_cannot_be_are_the_end_of_the_stream(scripted: Make) -> None:
-    def far_off(worker: Any, request: ChunkRequest) -> bytes:
-        worker.shift = 1000 if request.taken else 0
-        return bytes(worker.chunk(request))
-
-    with feeder.connect(scripted(far_off).address).stream("data", **TINY) as stream:
+    with feeder.connect(scripted(first_step).address).stream("data", **TINY) as stream:
         good = next(stream)
         with pytest.raises(ProtocolError, match="came for record"):
             next(stream)
