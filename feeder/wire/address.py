@@ -104,7 +104,7 @@ def _parse(text: str) -> Address:
             path = path[2:]
         if not path or path.endswith("/") or "\0" in path:
             raise ConfigError(f"address {text!r} names no socket file; {_FORMS}")
-        if odd := set(path) & _URI_CHARACTERS:
+        if odd := set(os.path.abspath(path)) & _URI_CHARACTERS:
             signs = " or ".join(sorted(odd))
             raise ConfigError(f"address {text!r}: gRPC cannot reach a path with {signs} in it")
         if len(os.fsencode(os.path.abspath(path))) > _MAX_UNIX_PATH_BYTES:

@@ -96,3 +96,13 @@ def test_listen() -> None:
     assert parse_listen("unix:/a").kind == "unix"
     with pytest.raises(ConfigError, match="cannot listen"):
         parse_listen("dns:a:1")
+
+
+def test_a_relative_path_in_a_folder_that_grpc_cannot_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "50%"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match="with % in it"):
+        parse_target("unix:s")
