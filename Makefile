@@ -72,7 +72,9 @@ clean:  ## remove what was built (not the demo's data)
 # One wheel for both hosts, as in a real deployment: the trainer's host needs no compiler.
 build/wheel/.ready: pyproject.toml CMakeLists.txt $(SOURCES) | $(VENV)/worker/bin/pip
 	rm -rf build/wheel
+	@echo 'building feeder with its native kernel'
 	$(VENV)/worker/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@case "$$(echo build/wheel/feeder-*.whl)" in *none-any.whl) echo 'WARNING: built without the native kernel: run `make system`, then `make clean`';; esac
 	touch $@
 
 $(VENV)/%/bin/pip:
@@ -80,11 +82,13 @@ $(VENV)/%/bin/pip:
 	$(VENV)/$*/bin/pip install --quiet --upgrade pip
 
 $(VENV)/worker/.ready: build/wheel/.ready | $(VENV)/worker/bin/pip
+	@echo "installing the workers' environment"
 	$(VENV)/worker/bin/pip install --quiet --force-reinstall --no-deps build/wheel/feeder-*.whl
 	$(VENV)/worker/bin/pip install --quiet "$$(echo build/wheel/feeder-*.whl)[worker]"
 	touch $@
 
 $(VENV)/trainer/.ready: build/wheel/.ready | $(VENV)/trainer/bin/pip
+	@echo "installing the trainer's environment: JAX, Flax, Optax, Orbax"
 	$(VENV)/trainer/bin/pip install --quiet --force-reinstall --no-deps build/wheel/feeder-*.whl
 	$(VENV)/trainer/bin/pip install --quiet "$$(echo build/wheel/feeder-*.whl)[trainer]"
 	touch $@

@@ -202,7 +202,7 @@ def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, 
         "cores_used": list(cores),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "load_average": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
         "versions": dict(versions),
     }
