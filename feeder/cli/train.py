@@ -185,13 +185,16 @@ def _summary(args: argparse.Namespace, config: TrainConfig, result: TrainResult)
     from feeder.trainer.chrono import PHASES
     from feeder.trainer.progress import table
 
+    steps = f"{result.steps:,}"
+    if result.steps < result.planned_steps:
+        steps += f" of {result.planned_steps:,} (stopped after {args.seconds:g} s)"
     rows = [
         ("configuration", args.config),
-        ("steps", f"{result.steps:,}"),
+        ("steps", steps),
         ("epochs", f"{result.epochs:.1f} of {result.records:,} images"),
         ("training loss, first step", f"{result.first_loss:.3f}"),
         ("training loss, last steps", f"{result.loss:.3f}"),
-        ("training accuracy, last steps", f"{result.accuracy:.1%}"),
+        ("accuracy on training batches, last steps", f"{result.accuracy:.1%}"),
     ]
     if result.resumed_from is not None:
         rows.insert(2, ("resumed after step", f"{result.resumed_from:,}"))
@@ -200,6 +203,15 @@ def _summary(args: argparse.Namespace, config: TrainConfig, result: TrainResult)
         rows += [(name, f"{result.eval.accuracy:.1%}"), ("chance", f"{1 / config.classes:.1%}")]
     rows.append(("images/s while training", f"{result.images_per_s:,.0f}"))
     rows.append(("share of that waiting for input", f"{result.input_wait:.1%}"))
-    rows += [(f"seconds {PHASES[phase]}", f"{seconds:.1f}") for phase, seconds in result.spent_s.items()]
+    left_out = {
+        phase
+        for phase, place in (("checkpoint", args.checkpoint_dir), ("eval", args.eval_dataset))
+        if place is None
+    }
+    rows += [
+        (f"seconds {PHASES[phase]}", f"{seconds:.1f}")
+        for phase, seconds in result.spent_s.items()
+        if phase not in left_out
+    ]
     rows += [(f"images from {address}", f"{images:,}") for address, images in result.workers.items()]
     return table([("run", "value"), *rows])

@@ -137,7 +137,8 @@ class TrainConfig:
         )
         if warmup >= steps:
             raise ConfigError(
-                f"a warm-up of {warmup} steps does not fit a run of {steps}: shorten it or lengthen the run"
+                f"a warm-up of {warmup} steps does not fit a run of {steps}: shorten it with "
+                f"--warmup-steps, or lengthen the run with --steps or --epochs"
             )
         return steps, warmup
 

@@ -41,6 +41,7 @@ class TrainResult:
 
     Attributes:
         steps: done in all, those before a resume included.
+        planned_steps: of the whole run; more than `steps` where the time was up before.
         resumed_from: the step that this run went on from; None: from the beginning.
         images: that this run trained on.
         epochs: passes over the training set in all.
@@ -55,6 +56,7 @@ class TrainResult:
     """
 
     steps: int
+    planned_steps: int
     resumed_from: int | None
     images: int
     epochs: float
@@ -187,6 +189,7 @@ def train(
         trained = (step - first_step) * config.batch_size
         return TrainResult(
             steps=step,
+            planned_steps=steps,
             resumed_from=None if start is None else first_step,
             images=trained,
             epochs=step * config.batch_size / position.records,

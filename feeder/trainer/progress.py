@@ -18,7 +18,7 @@ RATE_WINDOW_S = 5.0
 
 class Progress:
     """One line about the running training: rewritten in place on a terminal, otherwise a new line each 10
-    s."""
+    s. "wait" is the share of time in which the device waited for input."""
 
     def __init__(self, out: TextIO, batch_size: int) -> None:
         self._out = out
@@ -43,7 +43,7 @@ class Progress:
         if now > since:
             rate = (step - first) * self._batch_size / (now - since)
             share = max(0.0, waited_s - waited) / (now - since)
-            speed = f"{rate:7,.0f} images/s  waiting for input {share:4.0%}  "
+            speed = f"{rate:7,.0f} images/s  wait {share:4.0%}  "
         at = f"step {step:>{len(str(steps))}}/{steps}"
         self._show(f"{at}  {speed}loss {finished.loss:.3f}  accuracy {finished.accuracy:4.0%}")
 

@@ -102,8 +102,8 @@ def check_labels(stray: int, labels: jax.Array, classes: int, position: Position
     if stray >= 0:
         raise ConfigError(
             f"data set {position.spec.dataset!r}, {_place(position)}, slot {stray}: label "
-            f"{np.asarray(labels)[stray]} is outside [0, {classes}): set the number of classes, or start the "
-            f"workers with the label base of the data"
+            f"{np.asarray(labels)[stray]} is outside [0, {classes}): set the number of classes (--classes), "
+            f"or start the workers with the label base of the data (--label-base)"
         )
 
 

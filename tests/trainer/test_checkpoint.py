@@ -38,8 +38,9 @@ def test_comes_back_as_it_was(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_keeps_the_newest(config: TrainConfig, tmp_path: Path) -> None:
     with Checkpoints(tmp_path, config) as checkpoints:
+        state = _state(config, 0)
         for step in range(1, KEEP + 3):
-            checkpoints.save(_state(config, step), POSITION)
+            checkpoints.save(state._replace(step=state.step + step), POSITION)
     kept = sorted(int(path.name) for path in tmp_path.iterdir())
     assert kept == [3, 4]
 

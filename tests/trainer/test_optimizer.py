@@ -46,7 +46,7 @@ def test_the_peak_grows_with_the_batch(config: TrainConfig) -> None:
 def test_lengths_follow_the_real_number_of_steps(config: TrainConfig) -> None:
     epochs = dataclasses.replace(config, steps=None, epochs=3, warmup_steps=None, warmup_epochs=0.5)
     assert epochs.lengths(24 // 5) == (12, 2)
-    with pytest.raises(ConfigError, match="a warm-up of 5 steps does not fit a run of 5"):
+    with pytest.raises(ConfigError, match="5 steps does not fit a run of 5: shorten it with --warmup-steps"):
         dataclasses.replace(config, steps=5, warmup_steps=5).lengths(100)
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import time
 
+import pytest
+
 from feeder.trainer.chrono import PHASES, Chrono
 from feeder.trainer.progress import Progress, table
 from feeder.trainer.watch import Finished
@@ -31,7 +33,7 @@ def test_plain_lines_where_nobody_watches() -> None:
         "100/100",
     ]
     assert lines[0] == "step   1/100  loss 2.500  accuracy  25%"
-    assert lines[1] == "step  21/100      128 images/s  waiting for input  20%  loss 2.500  accuracy  25%"
+    assert lines[1] == "step  21/100      128 images/s  wait  20%  loss 2.500  accuracy  25%"
     assert lines[-1] == "done"
 
 
@@ -43,6 +45,17 @@ def test_one_line_on_a_terminal() -> None:
     progress.close()
     assert out.getvalue().count("\n") == 1
     assert out.getvalue().count("\r") == 10
+
+
+def test_the_longest_line_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    progress = Progress(out, batch_size=5_000)
+    for step in (450_359, 450_360):
+        progress.step(Finished(step, 10.987, 1.0, step * 0.1), 450_360, step * 0.1)
+    line = out.getvalue().split("\r")[-1].removesuffix("\x1b[K")
+    assert line == "step 450360/450360   50,000 images/s  wait 100%  loss 10.987  accuracy 100%"
+    assert len(line) <= 79
 
 
 def test_phases_add_up() -> None:

@@ -136,6 +136,7 @@ def test_a_stray_label_names_its_place() -> None:
         labels = jnp.arange(20, dtype=jnp.int32)
         watch.follow(8, _result(math.nan, stray=12), labels, POSITION)
         with pytest.raises(
-            ConfigError, match=r"'train', epoch 2, 12 samples .*slot 12: label 12 is outside \[0, 10\)"
+            ConfigError,
+            match=r"'train', epoch 2, 12 samples .*slot 12: label 12 is outside \[0, 10\).*--classes",
         ):
             watch.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_evaluation_counts_each_image_once(config: TrainConfig, colours: str) ->
 
 def test_time_is_up(config: TrainConfig, colours: str, tmp_path: Path) -> None:
     result = train(config, colours, "train", checkpoint_dir=tmp_path, max_seconds=0.0)
-    assert result.steps == 1
+    assert (result.steps, result.planned_steps) == (1, 40)
     assert (tmp_path / "1").is_dir()
 
 
@@ -128,7 +129,15 @@ def test_command(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
     captured = capsys.readouterr()
     assert "| accuracy on 23 images of 'validation'" in captured.out
+    assert "| seconds evaluation " in captured.out
+    assert "| seconds checkpoints " not in captured.out  # there is no folder for them
+    assert "stopped after" not in captured.out
     assert "step 6/6" in captured.err
+
+
+def test_command_that_runs_out_of_time(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_command(colours, "--steps", "6", "--seconds", "0")) == 0
+    assert re.search(r"\| steps +\| +1 of 6 \(stopped after 0 s\) \|", capsys.readouterr().out)
 
 
 def test_command_in_json_with_a_requirement_that_is_missed(
