@@ -27,7 +27,7 @@ _INK = (40, 40, 40)
 
 
 def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -> None:
-    """Writes a PNG of images uint8 [n, H, W, 3] in a grid about as wide as high, a caption under each.
+    """Writes a PNG of images uint8 [n, H, W, 3] in a grid up to twice as wide as high, a caption under each.
 
     Raises:
         ConfigError: no image, or the file cannot be written.
@@ -35,7 +35,7 @@ def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -
     if not len(images):
         raise ConfigError(f"nothing to show in {path}: no image could be made")
     count, height, width, _ = images.shape
-    columns = math.ceil(math.sqrt(count))
+    columns = _columns(count)
     rows = math.ceil(count / columns)
     step_x, step_y = width + _GAP, height + _CAPTION + _GAP
     sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND)
@@ -55,6 +55,13 @@ def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _columns(count: int) -> int:
+    """About a square; up to twice as wide as high where that fills the last row."""
+    square = math.ceil(math.sqrt(count))
+    full = (columns for columns in range(square, math.isqrt(2 * count) + 1) if count % columns == 0)
+    return next(full, square)
 
 
 def label_names(patterns: Iterable[str]) -> dict[int, str]:
