@@ -1,13 +1,15 @@
 """The demo: two data workers feed a small ResNet, on this machine, in about a minute.
 
 Run it by `make demo`, which makes the environments first. It keeps everything in one folder: the pictures,
-the shards, the workers' logs, compiled code for a quicker next start, and batch.png, what the trainer saw.
+the shards, the workers' logs, compiled code for a quicker next start, and batch.png, a batch as the workers
+make them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -29,6 +31,8 @@ WORKERS = 2
 READY = "feeder worker listening on "
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+STDERR_KEPT = 4096
+"""Bytes at the end of the trainer's stderr, which hold its error."""
 
 BATCH_SIZE = 64
 STEPS = 700
@@ -94,6 +98,8 @@ def run(folder: Path, worker_python: str, trainer_python: str, images: Path | No
     data = prepare(folder, worker_python, images)
     if data.classes < 2:
         raise DemoError(f"{images}: all images are of one class, there is nothing to learn")
+    if not data.holdout:
+        _say("too few images a class to hold any out: checks that the loss halves instead")
     before = _segments()
     with workers(folder, worker_python, data) as addresses:
         target = ",".join(addresses)
@@ -110,7 +116,7 @@ def run(folder: Path, worker_python: str, trainer_python: str, images: Path | No
     if left:
         raise DemoError(f"segments are left in /dev/shm: {', '.join(sorted(left))}")
     print(f"\n{trained.stdout.rstrip()}", flush=True)
-    print(f"\none augmented batch: {sheet}\nworkers stopped, nothing left running", flush=True)
+    print(f"\na batch as the workers make them: {sheet}\nworkers stopped, nothing left running", flush=True)
     if trained.returncode:
         raise DemoError(f"the training did not reach {requirement} (see above; logs are in {folder})")
     return 0
@@ -279,10 +285,48 @@ def _train(
     # JAX takes as many threads as NPROC says: leave each worker a core of its own.
     threads = max(1, len(os.sched_getaffinity(0)) - WORKERS)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": str(threads)}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = _run_loud(command, environment)
     if done.returncode not in (0, 1):
-        raise DemoError(f"the trainer ended with exit code {done.returncode}")
+        last = (done.stderr.splitlines() or ["it said nothing"])[-1]
+        raise DemoError(f"the trainer ended with exit code {done.returncode}: {last}")
     return done
+
+
+def _run_loud(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose stderr shows on ours as it comes: through a terminal of its own where ours is one,
+    so that it rewrites its live line. The result holds the end of that stderr, too."""
+    heard, said = os.openpty() if sys.stderr.isatty() else os.pipe()
+    end = b""
+    try:
+        try:
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=said, text=True
+            )
+        finally:
+            os.close(said)
+        with process:
+            try:
+                while piece := _read(heard):
+                    sys.stderr.buffer.write(piece)
+                    sys.stderr.flush()
+                    end = (end + piece)[-STDERR_KEPT:]
+                printed, _ = process.communicate()
+            except BaseException:
+                process.kill()
+                raise
+    finally:
+        os.close(heard)
+    return subprocess.CompletedProcess(command, process.returncode, printed, end.decode(errors="replace"))
+
+
+def _read(descriptor: int) -> bytes:
+    """What is there next; empty at the end, which a terminal tells by EIO."""
+    try:
+        return os.read(descriptor, STDERR_KEPT)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return b""
+        raise
 
 
 def _feeder(python: str, *command: str) -> str:

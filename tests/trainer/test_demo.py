@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -57,6 +58,23 @@ def test_a_worker_that_does_not_start_says_why(demo: ModuleType, tmp_path: Path)
         demo.workers(tmp_path, sys.executable, data),
     ):
         pass
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_error_of_the_trainer_is_passed_on(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    trainer = tmp_path / "python"
+    trainer.write_text(
+        "#!/bin/sh\n(echo begins; [ -t 2 ] && echo live; echo 'feeder: error: ?') >&2\nexit 2\n"
+    )
+    trainer.chmod(0o755)
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(shown := io.BytesIO()))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    data = demo.Data("", "", 40, 0, 10)
+    with pytest.raises(demo.DemoError, match=r"ended with exit code 2: feeder: error: \?$"):
+        demo._train(tmp_path, str(trainer), data, "a:1", "loss=0.5x")
+    assert shown.getvalue().split() == [b"begins", *[b"live"] * terminal, b"feeder:", b"error:", b"?"]
 
 
 def test_own_images_are_packed_again_when_they_change(demo: ModuleType, tmp_path: Path) -> None:
