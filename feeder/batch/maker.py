@@ -18,6 +18,11 @@ __all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk"]
 
 MASKED_LABEL = -1
 
+_NO_SUBSTITUTE = (
+    "; and no other record of its lane is good: use a smaller batch, or pack without it "
+    "(feeder verify lists it)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FoundBad:
@@ -249,7 +254,7 @@ class ChunkMaker:
                 return record, label
             found[record, epoch] = FoundBad(record, *self.dataset.locate(record), reason)
         own = found.pop((int(fetched.records[position]), epoch))
-        raise BadChunk([own, *found.values()], "; and no other record of its lane is good")
+        raise BadChunk([own, *found.values()], _NO_SUBSTITUTE)
 
 
 def _runs(images: Sequence[memoryview | None]) -> Iterator[tuple[int, list[memoryview]]]:

@@ -29,6 +29,10 @@ MAX_RECORDS = 2**40
 _MAX_EPOCH = 2**62
 _DEFAULT_LANES = 256
 _LANES_PER_CONSUMER = 8
+_LEAST_RECORDS_A_LANE = 4
+"""A bad record is replaced from its own lane: with four there, three are left to take its place. A lane of
+one would end a stream over a small set at its first bad record."""
+
 _SUBSTITUTES_AT_ONCE = 32
 _EPOCHS_KEPT = 4
 
@@ -36,8 +40,8 @@ _EPOCHS_KEPT = 4
 def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
     """The largest number of lanes, up to max(256, 8 consumers) and 2**16, that fits batch and consumers.
 
-    It divides global_batch and is a multiple of consumer_count. It is no more than the records, unless
-    consumer_count itself is: each consumer has at least one lane.
+    It divides global_batch and is a multiple of consumer_count. Each lane has at least four records, so that
+    a bad one has substitutes, unless the records are too few: each consumer has at least one lane.
 
     Raises:
         ConfigError: consumer_count does not divide global_batch.
@@ -48,7 +52,7 @@ def default_lanes(records: int, global_batch: int, consumer_count: int) -> int:
             f"got {global_batch} slots for {consumer_count} consumers"
         )
     wanted = min(MAX_LANES, max(_DEFAULT_LANES, _LANES_PER_CONSUMER * consumer_count))
-    most = max(consumer_count, min(records, wanted))
+    most = max(consumer_count, min(records // _LEAST_RECORDS_A_LANE, wanted))
     share = global_batch // consumer_count
     return max(per * consumer_count for per in range(1, most // consumer_count + 1) if share % per == 0)
 

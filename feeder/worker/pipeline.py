@@ -258,7 +258,9 @@ class Pipeline:
     def _fail(self, opened: _Open, job: Job, error: Exception) -> None:
         kind, bad, message = FailureKind.INTERNAL, None, str(error)
         if isinstance(error, BadChunk):
-            kind, bad = FailureKind.BAD_RECORD, self._note_bad(opened.maker.spec.dataset, error.found)[0]
+            kind = FailureKind.BAD_RECORD
+            bad = self._note_bad(opened.maker.spec.dataset, error.found)[0]
+            bad = replace(bad, reason=error.reason)  # says also why nothing stands in for it
         elif isinstance(error, ConfigError):
             kind = FailureKind.INVALID
         elif isinstance(error, StorageError):

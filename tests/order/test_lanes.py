@@ -211,7 +211,7 @@ def test_padding_has_no_substitutes() -> None:
 
 def test_24_records_in_batches_of_20() -> None:
     lanes = default_lanes(24, 20, 4)
-    assert lanes == 20
+    assert lanes == 4
     dropping, padding, wrapping = (make(24, 20, lanes, remainder) for remainder in ("drop", "pad", "wrap"))
     assert (dropping.steps_per_epoch, padding.steps_per_epoch, wrapping.steps(1)) == (1, 2, 2)
     left = [set(range(24)) - set(epoch_of(dropping, epoch)) for epoch in range(30)]
@@ -290,9 +290,16 @@ def test_consumers_must_divide_the_lanes(index: int, count: int) -> None:
 @given(st.integers(1, 10**7), st.integers(1, 64), st.integers(1, 600))
 def test_default_lanes_is_the_largest_that_fits(records: int, consumers: int, share: int) -> None:
     batch = share * consumers
-    most = max(consumers, min(records, max(256, 8 * consumers)))
+    most = max(consumers, min(records // 4, max(256, 8 * consumers)))
     fitting = [n for n in range(1, most + 1) if batch % n == 0 and n % consumers == 0]
     assert default_lanes(records, batch, consumers) == max(fitting)
+
+
+@pytest.mark.parametrize("records", [8, 40, 600, 1023])
+@pytest.mark.parametrize("batch", [1, 8, 32, 256, 1000])
+def test_default_lanes_leave_a_bad_record_its_substitutes(records: int, batch: int) -> None:
+    order = make(records, batch, default_lanes(records, batch, 1), "wrap")
+    assert all(len(list(order.substitutes(0, 0, slot))) >= 3 for slot in range(0, batch, 7))
 
 
 def test_default_lanes_refuses_an_uneven_batch() -> None:

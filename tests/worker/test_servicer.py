@@ -167,6 +167,17 @@ def test_bad_records_are_named_and_replaced(worker: Any, channel: grpc.Channel, 
     assert [info.record for info in described.quarantine] == [5]
 
 
+def test_a_lane_without_a_good_record_says_so(worker: Any, channel: grpc.Channel, open_feed: Make) -> None:
+    feed = opened(open_feed(channel, dataset="bad", shuffle=False, global_batch=24, lanes=24))
+    feed.ask(1, [5])
+    reply = feed.reply()
+    assert isinstance(reply, Failed)
+    assert reply.kind is FailureKind.BAD_RECORD
+    assert reply.bad is not None
+    assert "; and no other record of its lane is good: use a smaller batch" in reply.bad.reason
+    assert "lane" not in worker.describe().quarantine[0].reason
+
+
 def test_fail_and_mask(channel: grpc.Channel, open_feed: Make) -> None:
     feed = opened(open_feed(channel, dataset="bad", shuffle=False, on_bad="fail"))
     feed.ask(1, [0, 1], taken=4)
