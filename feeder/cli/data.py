@@ -192,10 +192,11 @@ def _pack(args: argparse.Namespace) -> int:
     for file, reason in result.skipped:
         print(f"skipped {file}: {reason}", file=sys.stderr)
     held = f" and {result.holdout} held out" if result.holdout else ""
-    skipped = f", {len(result.skipped)} files skipped" if result.skipped else ""
+    skipped = f", {_count(len(result.skipped), 'file')} skipped" if result.skipped else ""
     print(
-        f"{args.dst}: {result.records} images{held} of {len(result.classes)} classes "
-        f"in {len(result.shards)} shards, {result.nbytes / 1e6:.1f} MB{skipped}"
+        f"{args.dst}: {_count(result.records, 'image')}{held} "
+        f"of {_count(len(result.classes), 'class', 'classes')} "
+        f"in {_count(len(result.shards), 'shard')}, {result.nbytes / 1e6:.1f} MB{skipped}"
     )
     return 0
 
@@ -223,7 +224,8 @@ def _synth(args: argparse.Namespace) -> int:
 
     result = synth(args.dst, args.images, args.classes, seed=args.seed, jobs=args.jobs, progress=_progress())
     print(
-        f"{args.dst}: {result.images} images of {len(result.classes)} classes, {result.nbytes / 1e6:.1f} MB"
+        f"{args.dst}: {_count(result.images, 'image')} of {_count(len(result.classes), 'class', 'classes')}, "
+        f"{result.nbytes / 1e6:.1f} MB"
     )
     return 0
 
@@ -288,10 +290,11 @@ def _index(args: argparse.Namespace) -> int:
     rate = sum(path.stat().st_size for path in built) / 1e6 / max(seconds, 1e-9)
     speed = f" at {rate:.0f} MB/s" if built else ""
     print(
-        f"{len(shards)} shards, {records} records, {nbytes / 1e6:.1f} MB: {len(built)} indexes built{speed}"
+        f"{_count(len(shards), 'shard')}, {_count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
+        f"{_count(len(built), 'index', 'indexes')} built{speed}"
     )
     if bad:
-        print(f"{bad} records cannot be used: run feeder verify to list them", file=sys.stderr)
+        print(f"{_count(bad, 'record')} cannot be used: run feeder verify to list them", file=sys.stderr)
     return 0
 
 
@@ -337,7 +340,8 @@ def _verify(args: argparse.Namespace) -> int:
     else:
         for error in bad:
             print(f"{error.shard}\t{error.index}\t{error.reason}")
-        print(f"{records} records in {shards} shards: {len(bad) or 'none'} bad", file=sys.stderr)
+        counted = f"{_count(records, 'record')} in {_count(shards, 'shard')}"
+        print(f"{counted}: {len(bad) or 'none'} bad", file=sys.stderr)
     return EXIT_FOUND_BAD if bad else 0
 
 
@@ -358,6 +362,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
     return int(text)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _progress() -> bool:

@@ -256,7 +256,10 @@ class Ledger:
 
     def __str__(self) -> str:
         bad = len(self._bad) + self._bad_not_listed
-        return f"{self.totals}" + (f"; {bad:,} bad records" if bad else "")
+        return f"{self.totals}" + (f"; {bad:,} bad record{'s' if bad != 1 else ''}" if bad else "")
+
+    def __repr__(self) -> str:
+        return f"<Ledger: {self}>"
 
     def _expect(self, taken: int) -> EpochCounts:
         """The counts at the start of an epoch that is taken up after `taken` samples of each lane."""

@@ -108,8 +108,8 @@ def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
         raise ConfigError(f"{src}: no image in it (looked for {', '.join(_SUFFIXES)})")
     if flat and (nameless := [name for name in sorted(flat) if "_" not in name.lstrip("_")]):
         raise ConfigError(
-            f"{src}: {len(nameless)} names have no class, such as {nameless[0]}: "
-            f"put images into class folders, or name them CLASS_NUMBER.JPEG"
+            f"{src}: {len(nameless)} {'name has' if len(nameless) == 1 else 'names have'} no class, such as "
+            f"{nameless[0]}: put images into class folders, or name them CLASS_NUMBER.JPEG"
         )
     class_of = {
         path: path.split("_")[0] if flat else path.split(os.sep)[0] for path in sorted(flat or in_folders)

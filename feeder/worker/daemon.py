@@ -21,7 +21,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from feeder.decode import open_decoder, pixel_fingerprint
+from feeder.decode import Decoder, Kind, open_decoder, pixel_fingerprint
 from feeder.errors import BadRecord, ConfigError
 from feeder.records import Dataset
 from feeder.wire import SERVICE
@@ -89,6 +89,17 @@ def _require_usable(dataset: Dataset) -> None:
                 f"data set {dataset.name!r}: none of its {len(dataset)} records can be used ({error}): "
                 f"check --image-key, --label-key and --label-base"
             ) from error
+
+
+def _open_decoder(threads: int, kind: Kind) -> Decoder:
+    """`open_decoder`, with a warning where "auto" has to do without the native kernel."""
+    decoder = open_decoder(threads, kind)
+    if kind == "auto" and not decoder.name.startswith("native"):
+        log.warning(
+            "no native kernel here, the slower portable decoder takes its place: install g++ and libjpeg-dev "
+            "(make system) and build again"
+        )
+    return decoder
 
 
 class _Inbox:
@@ -195,7 +206,7 @@ class _Worker:
                 datasets[name].nbytes / 1e6,
                 datasets[name].fingerprint[:12],
             )
-        decoder = open_decoder(threads, config.decoder)
+        decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
         pixels = pixel_fingerprint(decoder)
         log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
@@ -226,14 +237,18 @@ class _Worker:
         self._sessions.drain()
         self._health.enter_graceful_shutdown()
         self._pipeline.drain()
-        log.info("draining %d streams, for at most %g s", self._sessions.live, self._config.drain_s)
+        live = self._sessions.live
+        if live:
+            log.info("draining %s, for at most %g s", _streams(live), self._config.drain_s)
+        else:
+            log.info("no streams, ending")
         deadline_s = time.monotonic() + self._config.drain_s
         idle = threading.Thread(target=self._tell_idle, args=(inbox,), name="feeder-idle", daemon=True)
         idle.start()
         reason = inbox.get(max(0.0, deadline_s - time.monotonic())) or "the deadline passed"
         cut = self._sessions.live
         if cut:
-            log.warning("%s: cutting %d streams", reason, cut)
+            log.warning("%s: cutting %s", reason, _streams(cut))
             self._server.stop(None).wait()
         idle.join()
         return EXIT_CUT if cut else 0
@@ -246,3 +261,7 @@ class _Worker:
         pool = ThreadPoolExecutor(1, thread_name_prefix="feeder-health")
         stack.callback(pool.shutdown)
         return pool
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"

@@ -26,7 +26,7 @@ def test_pack_index_verify(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["pack", str(photos), shards, "--shards", "3"]) == 0
     out, err = capsys.readouterr()
     assert "12 images of 13 classes in 3 shards" in out
-    assert "1 files skipped" in out
+    assert "1 file skipped" in out
     assert "skipped n00_broken.JPEG: is no JPEG" in err
 
     assert main(["index", shards]) == 0
@@ -65,7 +65,7 @@ def test_verify_lists_what_is_bad_and_exits_1(
         ("mixed_good_and_bad.tfrecord", 4),
     ]
     assert all(reason for *_, reason in lines)
-    assert "6 records in 1 shards: 3 bad" in err
+    assert "6 records in 1 shard: 3 bad" in err
     assert main(["verify", str(odd_files / "tfrecord/cut_in_payload.tfrecord"), *options, "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["records"] == 3

@@ -221,6 +221,13 @@ def test_account_as_json_and_as_one_line() -> None:
     assert "\n" not in line
     for part in ("0 lost, 0 repeated", "2 dropped", "150 bad records"):
         assert part in line
+    assert repr(ledger) == f"<Ledger: {line}>"
+
+
+def test_one_bad_record_is_one() -> None:
+    ledger = Ledger(make())
+    ledger.note_bad(3, "train-00000", 3, "crc differs")
+    assert str(ledger).endswith("; 1 bad record")
 
 
 def test_finished_epochs_are_bounded_and_totals_are_not() -> None:

@@ -272,7 +272,7 @@ def test_folders_that_cannot_be_packed(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="both beside and in folders"):
         find_images(photos)
     (tmp_path / "empty" / "noclass.jpg").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"1 names have no class, such as noclass\.jpg"):
+    with pytest.raises(ConfigError, match=r"1 name has no class, such as noclass\.jpg"):
         find_images(tmp_path / "empty")
     (tmp_path / "bad" / "a").mkdir(parents=True)
     (tmp_path / "bad" / "a" / "x.jpg").write_bytes(b"text")

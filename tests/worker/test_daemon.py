@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from feeder.decode import Kind
 from feeder.wire.messages import Chunk, Draining, Opened
+from feeder.worker import daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +51,24 @@ def test_it_starts_tells_its_address_and_ends_on_a_signal(start_worker: Callable
     text = "\n".join(worker.log)
     assert "data set train: 24 records in 1 shards, 0 bad" in text
     assert "on 2 threads: as --threads says" in text
+    assert "no streams, ending" in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "warned"),
+    [
+        ("auto", "portable (simplejpeg, Pillow)", True),
+        ("portable", "portable (simplejpeg, Pillow)", False),
+        ("auto", "native (avx2)", False),
+    ],
+)
+def test_a_missing_kernel_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Kind, name: str, warned: bool
+) -> None:
+    monkeypatch.setattr(daemon, "open_decoder", lambda threads, kind: SimpleNamespace(name=name))
+    assert daemon._open_decoder(1, kind).name == name
+    assert ("install g++ and libjpeg-dev (make system)" in caplog.text) == warned
 
 
 def test_port_in_use(start_worker: Callable[..., Any], shards: Path) -> None:
@@ -125,7 +145,7 @@ def test_drain_ends_at_its_deadline(start_worker: Callable[..., Any], open_feed:
     with worker.channel() as channel:
         stalled(worker, channel, open_feed)
         assert worker.stop() == 1
-    assert any("the deadline passed: cutting 1 streams" in line for line in worker.log)
+    assert any("the deadline passed: cutting 1 stream" in line for line in worker.log)
 
 
 def test_a_second_signal_forces(start_worker: Callable[..., Any], open_feed: Callable[..., Any]) -> None:
@@ -137,7 +157,7 @@ def test_a_second_signal_forces(start_worker: Callable[..., Any], open_feed: Cal
         while not worker.describe().draining:
             assert time.monotonic() < deadline_s, worker.log
         assert worker.stop() == 1
-    assert any("SIGTERM: cutting 1 streams" in line for line in worker.log)
+    assert any("SIGTERM: cutting 1 stream" in line for line in worker.log)
 
 
 def test_unix_socket(
