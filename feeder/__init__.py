@@ -3,8 +3,8 @@
     for batch in feeder.connect("host:port,host:port").stream("imagenet-train", batch_size=256):
         ...  # batch.images uint8 [256, 224, 224, 3], batch.labels int32 [256]
 
-Names are loaded when they are first used: `import feeder` alone costs nothing, and never imports what a
-    worker needs.
+Names are loaded when they are first used: `import feeder` alone costs nothing, and never imports what only
+a worker needs.
 """
 
 from __future__ import annotations

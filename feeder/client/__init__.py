@@ -1,7 +1,7 @@
 """The client: many workers, one stream of batches. Imports nothing of records, decode, batch or worker.
 
-Adapters are modules of their own, since they import their framework: `feeder.client.jax`,
-    `feeder.client.torch`.
+Adapters are modules of their own, since they import their framework: `feeder.client.jax` and
+`feeder.client.torch`.
 """
 
 from __future__ import annotations

@@ -18,14 +18,13 @@ import grpc
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.engine import Engine
 from feeder.client.stream import Stream
-from feeder.client.workers import WorkerInfo, check_agreement, describe
+from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
 from feeder.errors import Closed, ConfigError, FeederError, Refused, WorkerUnavailable
 from feeder.order import Order, Position, default_lanes
 from feeder.spec import Augment, OnBad, Remainder, Resample, Sampler, StreamSpec
 from feeder.wire.address import Address, parse_target
 from feeder.wire.channel import open_channel
 from feeder.wire.messages import Open
-from feeder.wire.status import from_status
 
 __all__ = ["Client", "connect"]
 
@@ -77,7 +76,7 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
             )
         time.sleep(RETRY_S)
     for error in missing.values():
-        log.warning("%s; going on without it", error)
+        log.warning("%s; not there yet, streams keep trying to reach it", error)
     return Client(addresses, found)
 
 
@@ -112,7 +111,7 @@ def _describe_all(
             try:
                 found[name] = WorkerInfo.from_reply(name, call.result())
             except grpc.RpcError as error:
-                missing[name] = from_status(error, name)
+                missing[name] = failure_of(error, name)
     finally:
         for channel in channels.values():
             channel.close()
@@ -122,8 +121,8 @@ def _describe_all(
 class Client:
     """The workers at one target; made by `connect`.
 
-    It holds no connection itself: each stream has its own, and outlives a client that is dropped, not one
-    that is closed.
+    It holds no connection itself, each stream has its own. A stream outlives a client that is dropped, but
+    not one that is closed.
 
     Attributes:
         workers: what each worker said when it was found, by address.
@@ -132,6 +131,7 @@ class Client:
     def __init__(self, addresses: Sequence[Address], workers: Mapping[str, WorkerInfo]) -> None:
         self.workers = workers
         self._addresses = addresses
+        self._missing = {str(address) for address in addresses} - workers.keys()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._closed = False
         self._pid = os.getpid()
@@ -285,6 +285,7 @@ class Client:
                 dataclasses.replace(opening, session=uuid.uuid4().hex),
                 addresses,
                 reference,
+                missing=self._missing,
                 depth=depth,
                 stall_timeout_s=stall_timeout_s,
             )

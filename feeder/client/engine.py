@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from feeder.client.batch import Assembly
 from feeder.client.link import Link
@@ -52,6 +52,9 @@ notice."""
 class Engine:
     """Feeds one consumer from a position on.
 
+    Args:
+        missing: workers that were named already as ones that do not answer.
+
     Attributes:
         links: one a worker, by its address.
         wait_s: time that `take` waited for a batch.
@@ -68,6 +71,7 @@ class Engine:
         addresses: Sequence[Address],
         reference: WorkerInfo,
         *,
+        missing: Collection[str],
         depth: int,
         stall_timeout_s: float,
     ) -> None:
@@ -75,7 +79,10 @@ class Engine:
         self.wait_s = 0.0
         self.copy_s = 0.0
         self.received_bytes = 0
-        self.links = {str(address): Link(address, opening, self, time.monotonic) for address in addresses}
+        self.links = {
+            name: Link(address, opening, self, time.monotonic, missed=name in missing)
+            for name, address in ((str(address), address) for address in addresses)
+        }
         self._pid = os.getpid()
         self._spec = spec
         self._reference = reference
@@ -154,6 +161,11 @@ class Engine:
         """What the session knows of one worker."""
         with self._lock:
             return self._session.view(name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `stop` or `close` was called."""
+        return self._closed
 
     def stop(self) -> None:
         """Lets all threads end soon. Takes no lock and waits for nothing: a garbage collection may call it,

@@ -11,14 +11,13 @@ from typing import Any, Protocol
 
 import grpc
 
-from feeder.client.workers import WorkerInfo, describe
+from feeder.client.workers import WorkerInfo, describe, failure_of
 from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
 from feeder.wire import FEED
 from feeder.wire.address import Address
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import encode_request, parse_reply
 from feeder.wire.messages import ChunkRequest, Open, Opened, Reply
-from feeder.wire.status import from_status
 
 __all__ = ["Events", "Link"]
 
@@ -51,15 +50,26 @@ class Events(Protocol):
 class Link:
     """Keeps one worker connected until `stop`.
 
+    Args:
+        missed: that it is not there was said already.
+
     Attributes:
         name: the worker's address.
         reconnects: connections that were opened after the first.
-        error: why there is no connection; None while there is one.
+        error: why there is no connection; None while there is one, and after `stop` ended it.
         refused_since_s: when the worker began to say no; None if its last word was another.
         duplicate: its "no" was that another session of this job and consumer lives.
     """
 
-    def __init__(self, address: Address, opening: Open, events: Events, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        opening: Open,
+        events: Events,
+        clock: Callable[[], float],
+        *,
+        missed: bool = False,
+    ) -> None:
         self.name = str(address)
         self.reconnects = 0
         self.error: FeederError | None = WorkerUnavailable(f"worker {address} was not reached yet")
@@ -72,6 +82,8 @@ class Link:
         self._stop = threading.Event()
         self._call: Any = None
         self._connections = 0
+        #: The log says that it is gone, and not yet that it is back.
+        self._missed = missed
         # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
         # because `stop` may run inside a garbage collection, where only its put is safe. None ends the
         # client's side.
@@ -114,9 +126,9 @@ class Link:
                 break
             if self._connections > connections:
                 failures = 0
-                log.warning("%s; connecting again", error)
-            elif failures == 0:
-                log.warning("%s; trying again", error)
+            if not self._missed:
+                self._missed = True
+                log.warning("%s; keeps trying", error)
             delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
             failures += 1
             self._stop.wait(delay_s * random.uniform(0.5, 1.0))
@@ -130,7 +142,7 @@ class Link:
             self._feed(channel, requests)
             error = WorkerUnavailable(f"worker {self.name} ended the stream")
         except grpc.RpcError as failure:
-            error = from_status(failure, self.name)
+            error = failure_of(failure, self.name)
             self.duplicate = _code(failure) is grpc.StatusCode.ALREADY_EXISTS
         except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
             error = WorkerUnavailable(f"worker {self.name}: the call was cancelled")
@@ -140,7 +152,8 @@ class Link:
             self._call = None
             requests.put(None)
             channel.close()
-        self.error = error
+        if not self._stop.is_set():  # what `stop` itself ended is no error
+            self.error = error
         if isinstance(error, Refused | WorkersDisagree | ConfigError | ProtocolError):
             if self.refused_since_s is None:
                 self.refused_since_s = self._clock()
@@ -160,6 +173,9 @@ class Link:
         for data in self._hold(feed(iter(requests.get, None))):
             reply = parse_reply(data)
             if isinstance(reply, Opened):
+                if self._missed:
+                    log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
+                    self._missed = False
                 self.reconnects += self._connections > 0
                 self._connections += 1
                 self.error, self.refused_since_s, self.duplicate = None, None, False

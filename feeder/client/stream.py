@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,16 +26,17 @@ class WorkerStats:
     """One worker's part in a stream, since it began.
 
     Attributes:
-        state: "live", "suspect" (owes and was silent too long), "draining" or "down".
+        state: "live", "suspect" (owes and was silent too long), "draining" or "down"; "closed" where it was
+            connected until the stream ended or was closed.
         images: that it made and that were used.
         chunks: that they came in.
         outstanding: requests that it has not answered yet.
         reconnects: connections after the first.
         failovers: requests that it did not fulfil and that went to another worker.
-        error: why it is not connected; empty while it is.
+        error: why it is not connected; empty while it is, and where it was until the end.
     """
 
-    state: WorkerState
+    state: WorkerState | Literal["closed"]
     images: int
     chunks: int
     outstanding: int
@@ -193,7 +194,7 @@ class Stream(Iterator[Batch]):
         for name, link in engine.links.items():
             view, error = engine.view(name), link.error
             workers[name] = WorkerStats(
-                state=view.state,
+                state="closed" if engine.closed and error is None else view.state,
                 images=view.images,
                 chunks=view.chunks,
                 outstanding=view.outstanding,

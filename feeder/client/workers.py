@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from feeder.errors import Refused, WorkersDisagree
+from feeder.errors import FeederError, Refused, WorkersDisagree, WorkerUnavailable
 from feeder.wire import DESCRIBE
+from feeder.wire.status import from_status
 from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe"]
+__all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe", "failure_of"]
+
+_NOT_CONNECTED = re.compile(r"failed to connect to all addresses.*: ([^:]+?)(?: \(\d+\))?$", re.DOTALL)
+"""What gRPC says where a connection cannot be made: only the system's own words at its end tell why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,16 @@ def describe(channel: grpc.Channel, timeout_s: float) -> Any:
         response_deserializer=pb.DescribeReply.FromString,
     )
     return method.future(pb.DescribeRequest(), timeout=timeout_s)
+
+
+def failure_of(error: grpc.RpcError, name: str) -> FeederError:
+    """What a failed call to the worker at `name` means, in few words where it could not be reached."""
+    failure = from_status(error, name)
+    if isinstance(failure, WorkerUnavailable) and isinstance(error, grpc.Call):
+        refused = _NOT_CONNECTED.search(error.details() or "")
+        if refused:
+            return WorkerUnavailable(f"worker {name} does not answer ({refused[1].lower()})")
+    return failure
 
 
 def check_agreement(dataset: str, reference: WorkerInfo, other: WorkerInfo) -> None:

@@ -234,12 +234,47 @@ def test_a_worker_that_does_not_answer_is_left_out_and_joins_later(
     b.stop()
     with caplog.at_level(logging.WARNING):
         client = feeder.connect([a.address, b.address], timeout_s=5)
-    assert f"worker {b.address} does not answer" in caplog.text
-    assert "going on without it" in caplog.text
-    with client.stream("data", **TINY) as stream:
-        next(stream)
-        b.restart()
+        assert f"worker {b.address} does not answer (connection refused); not there yet" in caplog.text
+        with client.stream("data", **TINY) as stream:
+            next(stream)
+            b.restart()
+            until(stream, lambda: stream.stats().workers[b.address].images > 0)
+    assert caplog.text.count(b.address) == 2  # it is named once, and when it comes
+    assert f"worker {b.address} is there now" in caplog.text
+
+
+def test_a_worker_that_is_lost_and_comes_back_is_named_twice(
+    scripted: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = scripted(), scripted()
+    with (
+        caplog.at_level(logging.WARNING),
+        feeder.connect([a.address, b.address]).stream("data", **TINY) as stream,
+    ):
         until(stream, lambda: stream.stats().workers[b.address].images > 0)
+        b.stop()
+        until(stream, lambda: "connection refused" in stream.stats().workers[b.address].error)
+        b.restart()
+        until(stream, lambda: stream.stats().workers[b.address].reconnects == 1)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.startswith(f"worker {b.address}") for line in lines] == [True, True]
+    assert lines[0].endswith("; keeps trying")
+    assert lines[1] == f"worker {b.address} is back"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_workers_of_a_stream_that_is_over_are_closed(scripted: Make, ends: bool) -> None:
+    a, b = scripted(), scripted()
+    b.stop()
+    stream = feeder.connect([a.address, b.address]).stream("data", **TINY, epochs=1 if ends else None)
+    next(stream)
+    if ends:
+        assert len(list(stream)) == 4
+    else:
+        stream.close()
+    stats = stream.stats().workers
+    assert (stats[a.address].state, stats[a.address].error) == ("closed", "")
+    assert (stats[b.address].state, bool(stats[b.address].error)) == ("down", True)
 
 
 def test_workers_with_other_data_or_pixels_are_refused(scripted: Make) -> None:
