@@ -104,4 +104,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     if package == "feeder":
         raise error
     extra = "trainer" if package in ("jax", "flax", "optax", "orbax") else "worker"
-    return f"this command needs {package}, which is not installed here; install feeder[{extra}]"
+    return (
+        f"this command needs {package}, which is not installed here; from a checkout of feeder: "
+        f"pip install '.[{extra}]'"
+    )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from feeder.client import Client
     from feeder.wire.address import Address
     from feeder.wire.v1 import feeder_pb2 as pb
 
@@ -36,8 +37,8 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     parser = subparsers.add_parser(
         "worker",
         help="serve data sets to trainers",
-        description="Serves data sets until SIGTERM, which lets it answer what it owes and go; a second one\n"
-        "forces it. Prints one line on stdout when it is ready; logs go to stderr.",
+        description="Serves data sets until SIGTERM or SIGINT (Ctrl-C), which let it answer what it owes\n"
+        "and go; a second one forces it. Prints one line on stdout when it is ready; logs go to stderr.",
         epilog="examples:\n"
         "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --listen 0.0.0.0:50051\n"
         "  feeder worker --dataset train='/data/train-*' --listen unix:/run/feeder.sock --threads 8\n",
@@ -73,7 +74,8 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         type=float,
         default=30.0,
         metavar="S",
-        help="after SIGTERM, seconds until streams still owed answers are cut (default: %(default)g)",
+        help="after SIGTERM or SIGINT, seconds until streams still owed answers are cut "
+        "(default: %(default)g)",
     )
     _add_data_arguments(parser)
     parser.set_defaults(run=_worker)
@@ -196,9 +198,9 @@ def _describe(address: Address) -> pb.DescribeReply:
     """
     import grpc
 
+    from feeder.client.workers import failure_of
     from feeder.wire import DESCRIBE
     from feeder.wire.channel import open_channel
-    from feeder.wire.status import from_status
     from feeder.wire.v1 import feeder_pb2 as pb
 
     with open_channel(address) as channel:
@@ -210,7 +212,7 @@ def _describe(address: Address) -> pb.DescribeReply:
         try:
             reply: pb.DescribeReply = describe(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise from_status(error, address) from None
+            raise failure_of(error, str(address)) from None
         return reply
 
 
@@ -301,15 +303,34 @@ def _register_preview(subparsers: argparse._SubParsersAction[argparse.ArgumentPa
         "--data", action="append", metavar="PATTERN", help="shards: a file, a glob or a folder"
     )
     source.add_argument("--connect", metavar="ADDR", help="workers to ask instead")
-    parser.add_argument("--dataset", metavar="NAME", help="which data set of the workers")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="which data set of the workers (default: the only one they serve)"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PNG", help="file to write")
     parser.add_argument("--images", type=int, default=16, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument(
         "--image-size", type=int, default=224, metavar="N", help="side in pixels (default: %(default)s)"
     )
-    parser.add_argument("--augment", choices=["train", "eval", "none"], default="train")
-    parser.add_argument("--sampler", choices=["torchvision", "inception"], default="torchvision")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--augment",
+        choices=["train", "eval", "none"],
+        default="train",
+        help="train: a random crop, perhaps mirrored; eval: the centre; none: the whole image, stretched "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sampler",
+        choices=["torchvision", "inception"],
+        default="torchvision",
+        help="whose crops: torchvision's, or those of TensorFlow's reference ResNet (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of the shuffle and of the crops (default: %(default)s)",
+    )
     _add_data_arguments(parser)
     parser.set_defaults(run=_preview)
 
@@ -319,14 +340,15 @@ def _preview(args: argparse.Namespace) -> int:
 
     if not 1 <= args.images <= 1024:
         raise ConfigError(f"--images must be in [1, 1024], got {args.images}")
-    if (args.connect is None) != (args.dataset is None):
-        raise ConfigError(
-            "--connect and --dataset go together: the workers' address, and which of their data sets"
-        )
+    if args.connect is None and args.dataset is not None:
+        raise ConfigError("--dataset goes with --connect: it says which of the workers' data sets")
     images, labels = _remote_batch(args) if args.connect else _local_batch(args)
     names = label_names(args.data or [])
     save_sheet(args.output, images, [names.get(label, str(label)) for label in labels])
-    print(f"{args.output}: {len(images)} images")
+    made = "1 image" if len(images) == 1 else f"{len(images)} images"
+    if len(images) < args.images:
+        made += f" of the {args.images} asked for: the others are bad, or the data set has no more"
+    print(f"{args.output}: {made}")
     return 0
 
 
@@ -336,7 +358,7 @@ def _remote_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int
     with (
         feeder.connect(args.connect) as client,
         client.stream(
-            args.dataset,
+            _only_dataset(client) if args.dataset is None else args.dataset,
             batch_size=args.images,
             seed=args.seed,
             image_size=args.image_size,
@@ -347,6 +369,14 @@ def _remote_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int
     ):
         batch = next(iter(stream))
         return batch.images[batch.mask], batch.labels[batch.mask].tolist()
+
+
+def _only_dataset(client: Client) -> str:
+    served = sorted({name for worker in client.workers.values() for name in worker.datasets})
+    if len(served) != 1:
+        names = ", ".join(served) or "none"
+        raise ConfigError(f"say which data set with --dataset: the workers serve {names}")
+    return served[0]
 
 
 def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]]:

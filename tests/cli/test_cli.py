@@ -104,12 +104,14 @@ def raising(error: BaseException) -> Callable[..., int]:
         (
             ModuleNotFoundError("No module named 'PIL'", name="PIL.Image"),
             2,
-            "feeder: error: this command needs PIL, which is not installed here; install feeder[worker]\n",
+            "feeder: error: this command needs PIL, which is not installed here; from a checkout of feeder: "
+            "pip install '.[worker]'\n",
         ),
         (
             ModuleNotFoundError("No module named 'jax'", name="jax"),
             2,
-            "feeder: error: this command needs jax, which is not installed here; install feeder[trainer]\n",
+            "feeder: error: this command needs jax, which is not installed here; from a checkout of feeder: "
+            "pip install '.[trainer]'\n",
         ),
     ],
 )
@@ -241,7 +243,7 @@ def test_status_of_workers_that_disagree(capsys: Out, serve: Callable[[pb.Descri
 def test_status_of_nobody(capsys: Out, tmp_path: Path) -> None:
     assert main(["status", f"unix:{tmp_path}/none.sock", "--json"]) == cli.EXIT_FOUND_BAD
     line = json.loads(capsys.readouterr().out)
-    assert "does not answer" in line["error"]
+    assert line["error"].endswith("does not answer (no such file or directory)")
     assert "is no address" in error_line(capsys, "status", "nonsense")
 
 
@@ -281,7 +283,11 @@ def test_preview_asks_workers(monkeypatch: pytest.MonkeyPatch, capsys: Out, tmp_
     )
     asked: dict[str, Any] = {}
 
+    served = {address: SimpleNamespace(datasets={"train": None}) for address in ("a:1", "b:1")}
+
     class Client:
+        workers = served
+
         def __enter__(self) -> Client:
             return self
 
@@ -296,18 +302,22 @@ def test_preview_asks_workers(monkeypatch: pytest.MonkeyPatch, capsys: Out, tmp_
 
     monkeypatch.setattr(feeder, "connect", lambda target: Client(), raising=False)
     sheet = tmp_path / "sheet.png"
-    command = ["preview", "--connect", "a:1", "--dataset", "train", "-o", str(sheet), "--images", "4"]
-    assert main(command) == 0
-    assert "3 images" in capsys.readouterr().out
-    assert asked["dataset"] == "train"
+    command = ["preview", "--connect", "a:1", "-o", str(sheet), "--images", "4"]
+    assert main([*command, "--dataset", "other"]) == 0
+    assert "3 images of the 4 asked for" in capsys.readouterr().out
+    assert asked["dataset"] == "other"
     assert asked["batch_size"] == 4
+    assert main(command) == 0
+    assert asked["dataset"] == "train"
+    capsys.readouterr()
+    served["b:1"].datasets["val"] = None
+    assert "say which data set with --dataset: the workers serve train, val" in error_line(capsys, *command)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--connect", "a:1"], "--connect and --dataset go together"),
-        (["--data", "{}", "--dataset", "d"], "--connect and --dataset go together"),
+        (["--data", "{}", "--dataset", "d"], "--dataset goes with --connect"),
         (["--data", "{}", "--images", "0"], "--images must be in [1, 1024], got 0"),
         (["--data", "{}", "--image-size", "0"], "image_size must be in [1, 4096]"),
         (["--data", "{}/nothing-*"], "nothing-*"),
