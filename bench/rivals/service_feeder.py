@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ DATASET = "bench"
 SPEC: dict[str, Any] = {"sampler": "inception", "seed": 0}
 
 
-class _Source:
+class _Source(ABC):
     """Rounds over batches that a subclass makes."""
 
     note = ""
@@ -37,13 +38,13 @@ class _Source:
             "versions": versions("numpy", "grpcio"),
         }
 
+    @abstractmethod
     def decoder(self) -> str:
         """The name of the decoder that makes the batches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batches(self) -> Any:
         """A context manager around an endless iterator of (images, labels)."""
-        raise NotImplementedError
 
     def round(self, request: dict[str, Any]) -> dict[str, Any]:
         """A new stream: `warm_up` batches that are not timed, then `batches` that are."""
