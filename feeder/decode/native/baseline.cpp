@@ -11,46 +11,34 @@ int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; 
 
 bool same(const CodeLengths &a, const CodeLengths &b) { return a.counts == b.counts; }
 
-// The row of chroma that is further from row y than y / 2 is, within the plane.
-int further(int y, int height) { return std::clamp(y / 2 + (y % 2 == 0 ? -1 : 1), 0, height - 1); }
-
 }  // namespace
 
 Baseline BaselineDecoder::decode(const uint8_t *data, size_t size, const feeder_header &header, const Window &window,
-                                 const Geometry &geometry, Resampler *resampler, uint8_t *out) noexcept {
+                                 PlaneSink *sink) noexcept {
   if (!read_scan(data, size, &scan_) || scan_.width != header.width || scan_.height != header.height) {
     return Baseline::kNotMine;
   }
-  const bool gray = scan_.components == 1;
-  // Two columns of chroma or less are repeated, not smoothed.
-  if (!gray && scan_.h == 2 && scan_.width <= 4) return Baseline::kNotMine;
   plan_planes(window);
   if (!build_tables()) return Baseline::kNotMine;
   // However much follows, this is all that the blocks can be, were every byte of it stuffed.
   const size_t blocks = static_cast<size_t>(mcu_columns_) * static_cast<size_t>(mcu_rows_ * plan_.blocks);
   const size_t most = std::min(scan_.size, 2 * kLongestBlock * blocks);
   auto *bytes = static_cast<uint8_t *>(bytes_.reserve(most + kPadding));
-  const int width = window.right - window.left;
-  if (bytes == nullptr || !place_planes() || !resampler->begin(geometry, 0, width, out)) return Baseline::kNoMemory;
+  if (bytes == nullptr || !place_planes() || !sink->begin(layout_)) return Baseline::kNoMemory;
   reader_.begin(bytes, remove_stuffing(scan_.data, most, bytes));
 
-  // Damage counts in the rows that libjpeg decodes. With smoothing across rows it reads on before it makes the last
-  // pair of rows of an MCU; the rows of blocks of a lone component come in groups of v.
-  const int mcu_height = kSide * (gray ? 1 : scan_.v);
-  int mcu_rows = divide_up(window.bottom, mcu_height);
-  if (gray) mcu_rows = divide_up(mcu_rows, scan_.v) * scan_.v;
-  if (!gray && scan_.v == 2 && (window.bottom - 1) % mcu_height >= mcu_height - 2) ++mcu_rows;
-  mcu_rows = std::min(mcu_rows, mcu_rows_);
-
-  int y = window.top;
+  // Damage counts in the rows that libjpeg decodes: those of a lone component come in groups of v.
+  int mcu_rows = 0;
+  for (int i = 0; i < scan_.components; ++i) mcu_rows = std::max(mcu_rows, divide_up(plane_[i].bottom, plane_[i].v));
+  if (scan_.components == 1) mcu_rows = std::min(divide_up(mcu_rows, scan_.v) * scan_.v, mcu_rows_);
+  // With smoothing across rows it reads on before it makes the last pair of rows of an MCU.
+  const int mcu_height = kSide * scan_.v;
+  if (scan_.components == 3 && scan_.v == 2 && (window.bottom - 1) % mcu_height >= mcu_height - 2) {
+    mcu_rows = std::min(divide_up(window.bottom, mcu_height) + 1, mcu_rows_);
+  }
   for (int row = 0; row < mcu_rows; ++row) {
     if (!decode_mcu_row(row)) return Baseline::kNotMine;
-    const int luma_end = (row + 1) * mcu_height;
-    for (; y < window.bottom && y < luma_end; ++y) {
-      if (!gray && scan_.v == 2 && further(y, plane_[1].height) >= (row + 1) * kSide) break;
-      emit_row(y, window, resampler->next_row());
-      resampler->push_row();
-    }
+    push_rows(row, sink);
   }
   return reader_.within_data() ? Baseline::kDone : Baseline::kNotMine;
 }
@@ -60,25 +48,29 @@ void BaselineDecoder::plan_planes(const Window &window) {
   const int h = gray ? 1 : scan_.h, v = gray ? 1 : scan_.v;
   mcu_columns_ = divide_up(scan_.width, kSide * h);
   mcu_rows_ = divide_up(scan_.height, kSide * v);
+  layout_ = {};
+  layout_.components = scan_.components;
+  layout_.ycc = !gray;
+  layout_.width = scan_.width;
+  layout_.height = scan_.height;
+  for (int i = 0; i < scan_.components; ++i) {
+    const int across = i == 0 ? 1 : h, down = i == 0 ? 1 : v;
+    layout_.plane[i] = {divide_up(scan_.width, across), divide_up(scan_.height, down), across, down, {}};
+  }
+  set_regions(window, &layout_);
+
   mcu_left_ = mcu_columns_;
   mcu_right_ = 0;
   plan_.blocks = 0;
   for (int i = 0; i < scan_.components; ++i) {
+    const PlaneRegion &region = layout_.plane[i].region;
     Plane &plane = plane_[i];
-    const int across = i == 0 ? 1 : h, down = i == 0 ? 1 : v;  // pixels a sample
-    plane.h = h / across;
-    plane.v = v / down;
-    plane.width = divide_up(scan_.width, across);
-    plane.height = divide_up(scan_.height, down);
-    // Smoothing looks one sample further.
-    const int left = window.left / across - (across - 1), right = (window.right - 1) / across + across;
-    const int top = window.top / down - (down - 1), bottom = (window.bottom - 1) / down + down;
-    plane.left = std::max(0, left) / kSide;
-    plane.right = divide_up(std::min(right, plane.width), kSide);
-    plane.top = std::max(0, top) / kSide;
-    plane.bottom = divide_up(std::min(bottom, plane.height), kSide);
-    plane.columns = (plane.right - plane.left) * kSide;
-    plane.ring_rows = 2 * kSide * plane.v;
+    plane.h = h / layout_.plane[i].across;
+    plane.v = v / layout_.plane[i].down;
+    plane.left = region.left / kSide;
+    plane.right = divide_up(region.right, kSide);
+    plane.top = region.top / kSide;
+    plane.bottom = divide_up(region.bottom, kSide);
     mcu_left_ = std::min(mcu_left_, plane.left / plane.h);
     mcu_right_ = std::max(mcu_right_, divide_up(plane.right, plane.h));
     for (int block = 0; block < plane.h * plane.v; ++block) {
@@ -109,21 +101,16 @@ bool BaselineDecoder::build_tables() {
 }
 
 bool BaselineDecoder::place_planes() {
-  size_t bytes = 0;
+  size_t bytes = kRowPadding;
   for (int i = 0; i < scan_.components; ++i) {
-    plane_[i].stride = (plane_[i].columns + 63) / 64 * 64;
-    bytes += static_cast<size_t>(plane_[i].stride) * static_cast<size_t>(plane_[i].ring_rows);
+    plane_[i].stride = ((plane_[i].right - plane_[i].left) * kSide + 63) / 64 * 64;
+    bytes += static_cast<size_t>(plane_[i].stride * plane_[i].v * kSide);
   }
-  const auto chroma = scan_.components == 1 ? size_t{0} : static_cast<size_t>(2 * plane_[1].stride);
-  auto *at = static_cast<uint8_t *>(samples_.reserve(bytes + 2 * chroma));
+  auto *at = static_cast<uint8_t *>(samples_.reserve(bytes));
   if (at == nullptr) return false;
   for (int i = 0; i < scan_.components; ++i) {
     plane_[i].samples = at;
-    at += plane_[i].stride * plane_[i].ring_rows;
-  }
-  for (uint8_t *&row : chroma_) {
-    row = at;
-    at += chroma;
+    at += plane_[i].stride * plane_[i].v * kSide;
   }
   return true;
 }
@@ -144,7 +131,8 @@ bool BaselineDecoder::aim(int row) {
   Target *target = target_;
   for (int i = 0; i < scan_.components; ++i) {
     const Plane &plane = plane_[i];
-    for (int y = row * plane.v; y < (row + 1) * plane.v; ++y) {
+    for (int down = 0; down < plane.v; ++down) {
+      const int y = row * plane.v + down;
       const bool within = y >= plane.top && y < plane.bottom;
       needed = needed || within;
       for (int x = mcu_left_ * plane.h; x < (mcu_left_ + 1) * plane.h; ++x, ++target) {
@@ -153,7 +141,7 @@ bool BaselineDecoder::aim(int row) {
                    static_cast<unsigned>(plane.right - plane.left),
                    static_cast<unsigned>(plane.h),
                    scan_.component[i].quant,
-                   plane.samples + y * kSide % plane.ring_rows * plane.stride,
+                   plane.samples + down * kSide * plane.stride,
                    plane.stride};
       }
     }
@@ -178,40 +166,16 @@ void BaselineDecoder::transform_mcu() {
   }
 }
 
-// A row of chroma at the width of the image, from its column `first` to before `end`; out has room for two samples for
-// each of those.
-const uint8_t *BaselineDecoder::chroma_row(int component, int y, int first, int end, uint8_t *out) const {
-  const Plane &plane = plane_[component];
-  const int offset = first - plane.left * kSide;
-  if (scan_.v == 1) {
-    const uint8_t *row = plane.row(y) + offset;
-    if (scan_.h == 1) return row;
-    planes_.upsample_h2v1(row, end - first, out);
-    return out;
+void BaselineDecoder::push_rows(int row, PlaneSink *sink) const {
+  for (int i = 0; i < scan_.components; ++i) {
+    const PlaneRegion &region = layout_.plane[i].region;
+    const Plane &plane = plane_[i];
+    const int rows = plane.v * kSide, first = row * rows;
+    const int end = std::min(first + rows, region.bottom);
+    for (int y = std::max(first, region.top); y < end; ++y) {
+      sink->push(i, plane.samples + (y - first) * plane.stride + region.left - plane.left * kSide);
+    }
   }
-  const uint8_t *near_row = plane.row(y / 2) + offset;
-  const uint8_t *far_row = plane.row(further(y, plane.height)) + offset;
-  if (scan_.h == 1) {
-    planes_.upsample_h1v2(near_row, far_row, end - first, out, y % 2);
-  } else {
-    planes_.upsample_h2v2(near_row, far_row, end - first, out);
-  }
-  return out;
-}
-
-void BaselineDecoder::emit_row(int y, const Window &window, uint8_t *to) {
-  const int width = window.right - window.left;
-  const uint8_t *luma = plane_[0].row(y) + window.left - plane_[0].left * kSide;
-  if (scan_.components == 1) {
-    planes_.gray_to_rgbx(luma, width, to);
-    return;
-  }
-  const int h = scan_.h;
-  const int first = std::max(0, window.left / h - (h - 1));
-  const int end = std::min(plane_[1].width, (window.right - 1) / h + h);
-  const uint8_t *chroma[2];
-  for (int i = 0; i < 2; ++i) chroma[i] = chroma_row(i + 1, y, first, end, chroma_[i]) + window.left - first * h;
-  planes_.ycc_to_rgbx(luma, chroma[0], chroma[1], width, to);
 }
 
 }  // namespace feeder

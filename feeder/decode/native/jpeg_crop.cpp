@@ -13,6 +13,7 @@
 #include <jpeglib.h>
 
 #include "baseline.h"
+#include "plane_store.h"
 #include "resample.h"
 
 namespace {
@@ -116,10 +117,13 @@ feeder::Geometry geometry(const feeder_request &request, const Cut &cut) {
 
 struct feeder_decoder {
   feeder_decoder(const feeder_limits &bounds, const feeder::Level &level, const feeder::Planes &planes)
-      : limits(bounds), resampler(level), baseline(planes) {}
+      : limits(bounds), resampler(level), planes(planes), baseline(planes) {}
 
   feeder_limits limits;
   feeder::Resampler resampler;
+  const feeder::Planes &planes;
+  feeder::PlaneStore store;
+  feeder::Scratch chroma;
   feeder::BaselineDecoder baseline;
   ErrorManager errors = {};
   Source source = {};
@@ -127,6 +131,41 @@ struct feeder_decoder {
 };
 
 namespace {
+
+// Makes pixels of the planes in the store and passes them to the resampler, row by row; false when memory is short.
+bool emit_pixels(feeder_decoder *decoder, const feeder::Window &window, const feeder::Geometry &geometry,
+                 uint8_t *out) {
+  const feeder::PlaneStore &store = decoder->store;
+  const feeder::Planes &planes = decoder->planes;
+  const feeder::PlaneLayout &layout = store.layout();
+  const feeder::PlaneLayout::Plane &plane = layout.plane[layout.components - 1];
+  const feeder::PlaneRegion region = plane.region;
+  const int width = window.right - window.left, samples = region.right - region.left;
+  const ptrdiff_t stride = 2 * store.stride(layout.components - 1) + feeder::kRowPadding;
+  auto *chroma = static_cast<uint8_t *>(decoder->chroma.reserve(static_cast<size_t>(2 * stride)));
+  if (chroma == nullptr || !decoder->resampler.begin(geometry, 0, width, out)) return false;
+  for (int y = window.top; y < window.bottom; ++y, decoder->resampler.push_row()) {
+    uint8_t *to = decoder->resampler.next_row();
+    if (layout.components == 1) {
+      planes.gray_to_rgbx(store.row(0, y), width, to);
+      continue;
+    }
+    const uint8_t *rows[3] = {store.row(0, y)};
+    for (int i = 1; i < 3; ++i) {
+      uint8_t *row = chroma + (i - 1) * stride;
+      const uint8_t *near_row = store.row(i, y / plane.down);
+      const uint8_t *far_row = near_row;
+      if (plane.down == 2) far_row = store.row(i, std::clamp(y / 2 + (y % 2 == 0 ? -1 : 1), 0, plane.height - 1));
+      if (plane.down == 1 && plane.across == 1) row = const_cast<uint8_t *>(near_row);
+      if (plane.down == 1 && plane.across == 2) planes.upsample_h2v1(near_row, samples, row);
+      if (plane.down == 2 && plane.across == 1) planes.upsample_h1v2(near_row, far_row, samples, row, y % 2);
+      if (plane.down == 2 && plane.across == 2) planes.upsample_h2v2(near_row, far_row, samples, row);
+      rows[i] = row + window.left - region.left * plane.across;
+    }
+    planes.ycc_to_rgbx(rows[0], rows[1], rows[2], width, to);
+  }
+  return true;
+}
 
 // Decodes the rows that the request needs and no more. Leaves by longjmp on an error of libjpeg.
 feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request, const feeder_header &header) {
@@ -241,11 +280,13 @@ feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *reque
   if (header.one_scan && request->reduction == 1 && !decoder->limits.libjpeg_only) {
     const feeder::Window window = {request->x, request->y, request->x + request->width, request->y + request->height};
     const feeder::Baseline result =
-        decoder->baseline.decode(request->data, request->size, header, window, geometry(*request, cut_out(*request)),
-                                 &decoder->resampler, request->out);
-    if (result != feeder::Baseline::kNotMine) {
-      return result == feeder::Baseline::kDone ? FEEDER_OK : FEEDER_NO_MEMORY;
+        decoder->baseline.decode(request->data, request->size, header, window, &decoder->store);
+    const feeder::PlaneLayout::Plane &last = decoder->store.layout().plane[2];
+    if (result == feeder::Baseline::kDone && (last.across != 2 || last.width > 2)) {
+      return emit_pixels(decoder, window, geometry(*request, cut_out(*request)), request->out) ? FEEDER_OK
+                                                                                               : FEEDER_NO_MEMORY;
     }
+    if (result == feeder::Baseline::kNoMemory) return FEEDER_NO_MEMORY;
   }
 
   // A new decompressor each time, for about 2 us: one that is used again keeps the tables of the file before, and a
