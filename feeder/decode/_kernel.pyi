@@ -10,6 +10,9 @@ from typing_extensions import disjoint_base
 LEVELS: tuple[str, ...]
 """Instruction sets that this machine runs, the best one last."""
 
+SEEK_BYTES: int
+"""Bytes of the seek points of one image."""
+
 @disjoint_base
 class Kernel:
     def __init__(
@@ -43,12 +46,30 @@ class Kernel:
         bicubic: bool,
         antialias: bool,
         reductions: npt.NDArray[np.uint8],
+        seek: npt.NDArray[np.uint8] | None = None,
+        outcomes: npt.NDArray[np.uint8] | None = None,
+        stop: str = "pixels",
     ) -> list[tuple[int, str] | None]:
         """For each image None, or its status (feeder_status in jpeg_crop.h) and a reason.
+
+        Args:
+            seek: uint8 [n, SEEK_BYTES], what is known of the images, all zero for nothing; read, and written
+                where more was learned.
+            outcomes: uint8 [n], set where seek is given: 1 it was used, 2 it was written, 4 it contradicts
+                the image and was not used, and then it is cleared or, with 2, replaced.
+            stop: "pixels"; or "planes" or "entropy", to measure the stages before: out is undefined then.
 
         Raises:
             RuntimeError: "closed" or "forked".
         """
+
+    def learn(
+        self,
+        images: Sequence[bytes | memoryview],
+        seek: npt.NDArray[np.uint8],
+        outcomes: npt.NDArray[np.uint8],
+    ) -> list[tuple[int, str] | None]:
+        """Decodes all of each image's coefficients for its seek points alone; as decode."""
 
     def close(self) -> None: ...
 

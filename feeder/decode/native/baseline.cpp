@@ -1,6 +1,7 @@
 #include "baseline.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace feeder {
 namespace {
@@ -9,45 +10,147 @@ constexpr int kSide = 8;  // of a block, in samples
 
 int divide_up(int value, int divisor) { return (value + divisor - 1) / divisor; }
 
+// One of the rows of an image, another one for other windows.
+uint32_t choose(const Window &window, size_t size) {
+  uint32_t mixed = static_cast<uint32_t>(size);
+  for (const int side : {window.left, window.top, window.right, window.bottom}) {
+    mixed = (mixed ^ static_cast<uint32_t>(side)) * 0x9E3779B1U;
+  }
+  return mixed >> 16;
+}
+
 bool same(const CodeLengths &a, const CodeLengths &b) { return a.counts == b.counts; }
 
 }  // namespace
 
 Baseline BaselineDecoder::decode(const uint8_t *data, size_t size, const feeder_header &header, const Window &window,
-                                 PlaneSink *sink) noexcept {
+                                 PlaneSink *sink, Seek *seek) noexcept {
   if (!read_scan(data, size, &scan_) || scan_.width != header.width || scan_.height != header.height) {
     return Baseline::kNotMine;
   }
+  if (!plan_scan()) return Baseline::kNotMine;
   plan_planes(window);
-  if (!build_tables()) return Baseline::kNotMine;
-  // However much follows, this is all that the blocks can be, were every byte of it stuffed.
-  const size_t blocks = static_cast<size_t>(mcu_columns_) * static_cast<size_t>(mcu_rows_ * plan_.blocks);
-  const size_t most = std::min(scan_.size, 2 * kLongestBlock * blocks);
-  auto *bytes = static_cast<uint8_t *>(bytes_.reserve(most + kPadding));
-  if (bytes == nullptr || !place_planes() || !sink->begin(layout_)) return Baseline::kNoMemory;
-  reader_.begin(bytes, remove_stuffing(scan_.data, most, bytes));
-
-  // Damage counts in the rows that libjpeg decodes: those of a lone component come in groups of v.
-  int mcu_rows = 0;
-  for (int i = 0; i < scan_.components; ++i) mcu_rows = std::max(mcu_rows, divide_up(plane_[i].bottom, plane_[i].v));
-  if (scan_.components == 1) mcu_rows = std::min(divide_up(mcu_rows, scan_.v) * scan_.v, mcu_rows_);
-  // With smoothing across rows it reads on before it makes the last pair of rows of an MCU.
-  const int mcu_height = kSide * scan_.v;
-  if (scan_.components == 3 && scan_.v == 2 && (window.bottom - 1) % mcu_height >= mcu_height - 2) {
-    mcu_rows = std::min(divide_up(window.bottom, mcu_height) + 1, mcu_rows_);
-  }
-  for (int row = 0; row < mcu_rows; ++row) {
-    if (!decode_mcu_row(row)) return Baseline::kNotMine;
-    push_rows(row, sink);
-  }
-  return reader_.within_data() ? Baseline::kDone : Baseline::kNotMine;
+  if (!place_planes()) return Baseline::kNoMemory;
+  return decode_scan(rows_to_read(window), choose(window, size), sink, seek);
 }
 
-void BaselineDecoder::plan_planes(const Window &window) {
+Baseline BaselineDecoder::learn(const uint8_t *data, size_t size, Seek *seek) noexcept {
+  if (!read_scan(data, size, &scan_) || !plan_scan()) return Baseline::kNotMine;
+  needed_top_ = needed_bottom_ = 0;
+  return decode_scan(mcu_rows_, 0, nullptr, seek);
+}
+
+// Decodes the needed ones of the first `rows` rows of MCUs, with seek points, and then without if they turn out wrong.
+Baseline BaselineDecoder::decode_scan(int rows, uint32_t choice, PlaneSink *sink, Seek *seek) {
+  *seek = {seek->stored, false, false, false};
+  points_.begin(&scan_, scan_end_);
+  if (seek->stored != nullptr) seek->refused = !points_.read(seek->stored);
+  seek->used = rows_known() > 0;
+  const bool doubtful = points_.known() > 0;
+  Baseline result = decode_rows(rows, choice, sink);
+  if (result == Baseline::kNotMine && doubtful) {
+    // Either the points are wrong, or what lies behind them is damaged.
+    const SeekPoints before = points_;
+    points_.begin(&scan_, scan_end_);
+    result = decode_rows(rows, choice, sink);
+    seek->used = false;
+    seek->refused = !points_.continues(before);
+  }
+  if (seek->refused) std::memset(seek->stored, 0, kSeekBytes);
+  if (seek->stored != nullptr) seek->grew = points_.write(seek->stored);
+  return result;
+}
+
+Baseline BaselineDecoder::decode_rows(int rows, uint32_t choice, PlaneSink *sink) {
+  transforms_ = sink != nullptr;
+  if (sink != nullptr && !sink->begin(layout_)) return Baseline::kNoMemory;
+  const int known = std::min(rows, rows_known());
+  const Baseline result = decode_known(needed_top_, std::min(known, needed_bottom_), choice, sink);
+  return result == Baseline::kDone ? decode_in_order(known, rows, sink) : result;
+}
+
+// Decodes rows of MCUs that lie before the last known point, each from the last point before what is needed of it.
+Baseline BaselineDecoder::decode_known(int top, int bottom, uint32_t choice, PlaneSink *sink) {
+  if (top >= bottom) return Baseline::kDone;
+  const SeekGrid &grid = points_.grid;
+  const auto end_of = [&](int row) { return grid.at_or_before(row * mcu_columns_ + mcu_right_ - 1) + 1; };
+  // One segment is decoded to its end, to see whether that is where it should be.
+  const int checked = end_of(top + static_cast<int>(choice % static_cast<uint32_t>(bottom - top)));
+  for (int row = top; row < bottom; ++row) {
+    const int end = end_of(row);
+    if (row == top || end != end_of(row - 1)) {
+      if (!begin_stream(grid.at_or_before(row * mcu_columns_ + mcu_left_), end)) return Baseline::kNoMemory;
+    }
+    if (!decode_mcus(row)) return Baseline::kNotMine;
+    if (row + 1 == bottom || end != end_of(row + 1)) {
+      if (end == checked && !(stream_.skip_to(grid.mcu(end)) && (end == grid.end() || stream_.at_end()))) {
+        return Baseline::kNotMine;
+      }
+      if (!stream_.sound()) return Baseline::kNotMine;
+    }
+    push_rows(row, sink);
+  }
+  return Baseline::kDone;
+}
+
+// Decodes all rows of MCUs from one on, and learns points.
+Baseline BaselineDecoder::decode_in_order(int top, int bottom, PlaneSink *sink) {
+  if (top >= bottom) return Baseline::kDone;
+  const int point = points_.grid.at_or_before(top * mcu_columns_);
+  if (!begin_stream(point, points_.grid.end())) return Baseline::kNoMemory;
+  stream_.teach(&points_, point);
+  for (int row = top; row < bottom; ++row) {
+    if (row >= needed_top_ && row < needed_bottom_) {
+      if (!decode_mcus(row)) return Baseline::kNotMine;
+      push_rows(row, sink);
+    }
+    if (!stream_.skip_to((row + 1) * mcu_columns_)) return Baseline::kNotMine;
+  }
+  stream_.finish();
+  return stream_.sound() ? Baseline::kDone : Baseline::kNotMine;
+}
+
+bool BaselineDecoder::begin_stream(int point, int end) {
+  return stream_.begin(&scan_, &plan_, points_.grid.mcu(point), points_.point(point), points_.point(end));
+}
+
+// Rows of MCUs in which damage counts, because libjpeg decodes them for the window.
+int BaselineDecoder::rows_to_read(const Window &window) const {
+  // Those of a lone component come in groups of v.
+  if (scan_.components == 1) return std::min(divide_up(needed_bottom_, scan_.v) * scan_.v, mcu_rows_);
+  // With smoothing across rows it reads on before it makes the last pair of rows of an MCU.
+  const int mcu_height = kSide * scan_.v;
+  if (scan_.v == 2 && (window.bottom - 1) % mcu_height >= mcu_height - 2) {
+    return std::min(divide_up(window.bottom, mcu_height) + 1, mcu_rows_);
+  }
+  return needed_bottom_;
+}
+
+// False where libjpeg has to decide.
+bool BaselineDecoder::plan_scan() {
   const bool gray = scan_.components == 1;
   const int h = gray ? 1 : scan_.h, v = gray ? 1 : scan_.v;
   mcu_columns_ = divide_up(scan_.width, kSide * h);
   mcu_rows_ = divide_up(scan_.height, kSide * v);
+  points_.grid.set(mcu_columns_, mcu_rows_);
+  plan_.blocks = 0;
+  for (int i = 0; i < scan_.components; ++i) {
+    plane_[i].h = i == 0 ? h : 1;
+    plane_[i].v = i == 0 ? v : 1;
+    for (int block = 0; block < plane_[i].h * plane_[i].v; ++block) {
+      plan_.block[plan_.blocks++] = {&dc_[i], &ac_[i], i};
+    }
+  }
+  // However much follows, this is all that the blocks can be, were every byte of it stuffed, with a marker for each MCU.
+  const size_t mcus = static_cast<size_t>(mcu_columns_) * static_cast<size_t>(mcu_rows_);
+  const size_t most = mcus * (2 * kLongestBlock * static_cast<size_t>(plan_.blocks) + 2);
+  scan_end_ = scan_.start + std::min(scan_.size - scan_.start, most);
+  return build_tables();
+}
+
+void BaselineDecoder::plan_planes(const Window &window) {
+  const bool gray = scan_.components == 1;
+  const int h = plane_[0].h, v = plane_[0].v;
   layout_ = {};
   layout_.components = scan_.components;
   layout_.ycc = !gray;
@@ -61,21 +164,19 @@ void BaselineDecoder::plan_planes(const Window &window) {
 
   mcu_left_ = mcu_columns_;
   mcu_right_ = 0;
-  plan_.blocks = 0;
+  needed_top_ = mcu_rows_;
+  needed_bottom_ = 0;
   for (int i = 0; i < scan_.components; ++i) {
     const PlaneRegion &region = layout_.plane[i].region;
     Plane &plane = plane_[i];
-    plane.h = h / layout_.plane[i].across;
-    plane.v = v / layout_.plane[i].down;
     plane.left = region.left / kSide;
     plane.right = divide_up(region.right, kSide);
     plane.top = region.top / kSide;
     plane.bottom = divide_up(region.bottom, kSide);
     mcu_left_ = std::min(mcu_left_, plane.left / plane.h);
     mcu_right_ = std::max(mcu_right_, divide_up(plane.right, plane.h));
-    for (int block = 0; block < plane.h * plane.v; ++block) {
-      plan_.block[plan_.blocks++] = {&dc_[i], &ac_[i], i};
-    }
+    needed_top_ = std::min(needed_top_, plane.top / plane.v);
+    needed_bottom_ = std::max(needed_bottom_, divide_up(plane.bottom, plane.v));
   }
 }
 
@@ -115,26 +216,25 @@ bool BaselineDecoder::place_planes() {
   return true;
 }
 
-bool BaselineDecoder::decode_mcu_row(int row) {
-  if (!aim(row)) return skip_mcus(&reader_, plan_, mcu_columns_);
-  if (!skip_mcus(&reader_, plan_, mcu_left_)) return false;
+// Decodes what is needed of a row of MCUs.
+bool BaselineDecoder::decode_mcus(int row) {
+  if (!stream_.skip_to(row * mcu_columns_ + mcu_left_)) return false;
+  aim(row);
   for (int column = mcu_left_; column < mcu_right_; ++column) {
-    if (!decode_mcu(&reader_, plan_, coefficients_, lasts_)) return false;
-    transform_mcu();
+    if (!stream_.decode(coefficients_, lasts_)) return false;
+    if (transforms_) transform_mcu();
   }
-  return skip_mcus(&reader_, plan_, mcu_columns_ - mcu_right_);
+  return true;
 }
 
-// Sets the targets to the first MCU of a row that the window needs; false when it needs none.
-bool BaselineDecoder::aim(int row) {
-  bool needed = false;
+// Sets the targets to the first MCU of a row that the window needs.
+void BaselineDecoder::aim(int row) {
   Target *target = target_;
   for (int i = 0; i < scan_.components; ++i) {
     const Plane &plane = plane_[i];
     for (int down = 0; down < plane.v; ++down) {
       const int y = row * plane.v + down;
       const bool within = y >= plane.top && y < plane.bottom;
-      needed = needed || within;
       for (int x = mcu_left_ * plane.h; x < (mcu_left_ + 1) * plane.h; ++x, ++target) {
         *target = {within,
                    static_cast<unsigned>(x - plane.left),
@@ -146,7 +246,6 @@ bool BaselineDecoder::aim(int row) {
       }
     }
   }
-  return needed;
 }
 
 void BaselineDecoder::transform_mcu() {
@@ -167,6 +266,7 @@ void BaselineDecoder::transform_mcu() {
 }
 
 void BaselineDecoder::push_rows(int row, PlaneSink *sink) const {
+  if (sink == nullptr) return;
   for (int i = 0; i < scan_.components; ++i) {
     const PlaneRegion &region = layout_.plane[i].region;
     const Plane &plane = plane_[i];

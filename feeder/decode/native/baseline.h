@@ -9,7 +9,9 @@
 #include "planes.h"
 #include "scan.h"
 #include "scratch.h"
+#include "seek.h"
 #include "sink.h"
+#include "stream.h"
 
 namespace feeder {
 
@@ -19,14 +21,26 @@ enum class Baseline {
   kNoMemory
 };
 
+// The seek points that a caller has of an image, and what became of them.
+struct Seek {
+  uint8_t *stored;  // kSeekBytes, written where more was learned; nullptr: none
+  bool used;        // MCUs were passed over by them
+  bool grew;        // they were written
+  bool refused;     // what was there contradicts the image
+};
+
 class BaselineDecoder {
  public:
   explicit BaselineDecoder(const Planes &planes) : planes_(planes) {}
 
-  // Decodes what a window of one image needs into the sink. window lies within the image if that is header.width x
-  // header.height. Where this returns kNotMine, rows may have been pushed.
-  Baseline decode(const uint8_t *data, size_t size, const feeder_header &header, const Window &window,
-                  PlaneSink *sink) noexcept;
+  // Decodes what a window of one image needs into the sink; without a sink, only to coefficients, which are dropped.
+  // window lies within the image if that is header.width x header.height. Where this returns kNotMine, rows may have
+  // been pushed; where it refuses seek points, it begins the sink again.
+  Baseline decode(const uint8_t *data, size_t size, const feeder_header &header, const Window &window, PlaneSink *sink,
+                  Seek *seek) noexcept;
+
+  // Decodes all of an image's scan for its points.
+  Baseline learn(const uint8_t *data, size_t size, Seek *seek) noexcept;
 
  private:
   // Blocks of one component, and those that the window needs of it.
@@ -48,28 +62,40 @@ class BaselineDecoder {
     ptrdiff_t stride;
   };
 
+  bool plan_scan();
   void plan_planes(const Window &window);
   bool build_tables();
   bool place_planes();
-  bool decode_mcu_row(int row);
-  bool aim(int row);
+  int rows_to_read(const Window &window) const;
+  int rows_known() const { return points_.grid.mcu(points_.known()) / mcu_columns_; }
+  Baseline decode_scan(int rows, uint32_t choice, PlaneSink *sink, Seek *seek);
+  Baseline decode_rows(int rows, uint32_t choice, PlaneSink *sink);
+  Baseline decode_known(int top, int bottom, uint32_t choice, PlaneSink *sink);
+  Baseline decode_in_order(int top, int bottom, PlaneSink *sink);
+  bool begin_stream(int point, int end);
+  void aim(int row);
   void transform_mcu();
+  bool decode_mcus(int row);
   void push_rows(int row, PlaneSink *sink) const;
 
   const Planes &planes_;
   Scan scan_ = {};
   PlaneLayout layout_ = {};
-  EntropyReader reader_ = {};
   McuPlan plan_ = {};
   Plane plane_[kMaxComponents] = {};
   Target target_[kMaxBlocks] = {};
   int mcu_columns_ = 0, mcu_rows_ = 0;
   int mcu_left_ = 0, mcu_right_ = 0;
+  int needed_top_ = 0, needed_bottom_ = 0;  // rows of MCUs with blocks that are transformed
+  bool transforms_ = false;                 // else coefficients are dropped
+  size_t scan_end_ = 0;                     // byte of the file that the scan ends before
+  SeekPoints points_;
+  Stream stream_;
   alignas(64) int16_t coefficients_[kMaxBlocks * kBlockSamples];
   uint8_t lasts_[kMaxBlocks];
   alignas(64) AcTable ac_[kMaxComponents];
   DcTable dc_[kMaxComponents];
-  Scratch bytes_, samples_;
+  Scratch samples_;
 };
 
 }  // namespace feeder

@@ -3,10 +3,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,6 +24,8 @@ using Windows = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::d
 using Flags = nb::ndarray<const bool, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Images = nb::ndarray<uint8_t, nb::shape<-1, -1, -1, 3>, nb::c_contig, nb::device::cpu>;
+using SeekPoints = nb::ndarray<uint8_t, nb::shape<-1, FEEDER_SEEK_BYTES>, nb::c_contig, nb::device::cpu>;
+using Outcomes = nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Sizes = nb::ndarray<int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 constexpr size_t kMaxSide = 1 << 20;
@@ -91,7 +95,8 @@ class Kernel {
   }
 
   nb::list decode(const nb::sequence &images, const Windows &windows, const Flags &flips, const Images &out,
-                  bool bicubic, bool antialias, const Bytes &reductions) {
+                  bool bicubic, bool antialias, const Bytes &reductions, const std::optional<SeekPoints> &seek,
+                  const std::optional<Outcomes> &outcomes, const std::string &stop) {
     const Buffers buffers(images);
     const size_t count = buffers.count();
     const size_t height = out.shape(1), width = out.shape(2);
@@ -99,8 +104,9 @@ class Kernel {
                 out.shape(0) == count,
             "one window, flip, reduction and slot for each image");
     require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
+    require(seek.has_value() == outcomes.has_value(), "seek and outcomes, or neither");
+    const feeder_stop last = find_stop(stop);
     std::vector<feeder_request> requests(count);
-    std::vector<feeder::Outcome> outcomes(count);
     for (size_t i = 0; i < count; ++i) {
       const int32_t *window = windows.data() + 4 * i;
       const uint8_t reduction = reductions.data()[i];
@@ -120,11 +126,46 @@ class Kernel {
       request.out = out.data() + i * height * width * 3;
       request.out_height = static_cast<int32_t>(height);
       request.out_width = static_cast<int32_t>(width);
+      request.stop = last;
     }
+    if (seek) attach(*seek, *outcomes, &requests);
+    return run(requests);
+  }
+
+  nb::list learn(const nb::sequence &images, const SeekPoints &seek, const Outcomes &outcomes) {
+    const Buffers buffers(images);
+    std::vector<feeder_request> requests(buffers.count());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].data = buffers.data(i);
+      requests[i].size = buffers.size(i);
+      requests[i].stop = FEEDER_LEARN;
+    }
+    attach(seek, outcomes, &requests);
+    return run(requests);
+  }
+
+  void close() {
+    const nb::gil_scoped_release released;
+    pool_->close();
+  }
+
+ private:
+  static void attach(const SeekPoints &seek, const Outcomes &outcomes, std::vector<feeder_request> *requests) {
+    require(seek.shape(0) == requests->size() && outcomes.shape(0) == requests->size(),
+            "one row of seek points and one outcome for each image");
+    for (size_t i = 0; i < requests->size(); ++i) {
+      (*requests)[i].seek = seek.data() + i * FEEDER_SEEK_BYTES;
+      (*requests)[i].seek_outcome = outcomes.data() + i;
+    }
+  }
+
+  // Carries out requests without the GIL: for each None, or its status and reason.
+  nb::list run(const std::vector<feeder_request> &requests) {
+    std::vector<feeder::Outcome> outcomes(requests.size());
     feeder::Ran ran;
     {
       const nb::gil_scoped_release released;
-      ran = pool_->run(requests.data(), outcomes.data(), count);
+      ran = pool_->run(requests.data(), outcomes.data(), requests.size());
     }
     if (ran == feeder::Ran::kClosed) throw std::runtime_error("closed");
     if (ran == feeder::Ran::kForked) throw std::runtime_error("forked");
@@ -143,12 +184,13 @@ class Kernel {
     return results;
   }
 
-  void close() {
-    const nb::gil_scoped_release released;
-    pool_->close();
+  static feeder_stop find_stop(const std::string &name) {
+    if (name == "pixels") return FEEDER_PIXELS;
+    if (name == "planes") return FEEDER_PLANES;
+    if (name == "entropy") return FEEDER_ENTROPY;
+    throw std::invalid_argument("stop must be pixels, planes or entropy, got " + name);
   }
 
- private:
   static feeder_level find_level(const std::string &name) {
     const feeder_level best = feeder_best_level();
     if (name == "best") return best;
@@ -231,6 +273,7 @@ NB_MODULE(_kernel, module) {
   // A program that ends while a decoder is open is no leak worth a line on its stderr.
   nb::set_leak_warnings(false);
   module.attr("LEVELS") = levels();
+  module.attr("SEEK_BYTES") = FEEDER_SEEK_BYTES;
   nb::class_<Kernel>(module, "Kernel")
       .def(nb::init<size_t, uint64_t, uint64_t, uint64_t, uint64_t, const std::string &, bool>(), nb::arg("threads"),
            nb::arg("max_bytes"), nb::arg("max_pixels"), nb::arg("max_scans"), nb::arg("max_scan_pixels"),
@@ -238,7 +281,10 @@ NB_MODULE(_kernel, module) {
       .def_prop_ro("level", &Kernel::level)
       .def("sizes", &Kernel::sizes, nb::arg("images"), nb::arg("sizes").noconvert(), nb::arg("statuses").noconvert())
       .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),
-           nb::arg("out").noconvert(), nb::arg("bicubic"), nb::arg("antialias"), nb::arg("reductions").noconvert())
+           nb::arg("out").noconvert(), nb::arg("bicubic"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
+           nb::arg("seek").noconvert() = nb::none(), nb::arg("outcomes").noconvert() = nb::none(),
+           nb::arg("stop") = "pixels")
+      .def("learn", &Kernel::learn, nb::arg("images"), nb::arg("seek").noconvert(), nb::arg("outcomes").noconvert())
       .def("close", &Kernel::close);
   nb::class_<MessageBuffer>(module, "MessageBuffer", nb::type_slots(message_slots))
       .def(nb::init<Py_ssize_t>(), nb::arg("size"))

@@ -294,21 +294,21 @@ bool AcTable::build(const CodeLengths &lengths) noexcept {
   return true;
 }
 
-void EntropyReader::begin(const uint8_t *data, size_t size) noexcept {
-  window = load_big_endian(data) & ~uint64_t{0xFF};
+void EntropyReader::begin(const uint8_t *data, size_t size, uint32_t bit) noexcept {
+  window = (load_big_endian(data) & ~uint64_t{0xFF}) << bit;
   next = data + 7;
   end = data + size;
-  missing = 8;
+  missing = 8 + bit;
   std::fill(predictions, predictions + kMaxComponents, 0);
 }
 
-bool EntropyReader::within_data() const noexcept {
+size_t EntropyReader::position(const uint8_t *data) const noexcept {
   // The window holds 64 - missing bits of what lies before next.
-  return 8 * (next - end) + static_cast<ptrdiff_t>(missing) <= 64;
+  return 8 * static_cast<size_t>(next - data) + missing - 64;
 }
 
-size_t remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept {
-  const uint8_t *const end = data + size;
+Unstuffed remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept {
+  const uint8_t *const begin = data, *const end = data + size;
   uint8_t *to = out;
   for (;;) {
 #if defined(__SSE2__)
@@ -329,7 +329,18 @@ size_t remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept 
     data += 2;
   }
   std::memset(to, 0, kPadding);
-  return static_cast<size_t>(to - out);
+  return {static_cast<size_t>(to - out), static_cast<size_t>(data - begin)};
+}
+
+size_t stuffed_size(const uint8_t *data, size_t size) noexcept {
+  const uint8_t *at = data;
+  while (size > 0) {
+    const auto *found = static_cast<const uint8_t *>(std::memchr(at, 0xFF, size));
+    if (found == nullptr) return static_cast<size_t>(at - data) + size;
+    size -= static_cast<size_t>(found - at) + 1;
+    at = found + 2;
+  }
+  return static_cast<size_t>(at - data);
 }
 
 bool skip_mcus(EntropyReader *reader, const McuPlan &plan, int mcus) noexcept {

@@ -77,16 +77,23 @@ struct EntropyReader {
   uint32_t missing;     // bits of the window that are taken and not refilled: less than 64
   uint32_t predictions[kMaxComponents];
 
-  // data is followed by kPadding bytes of zero.
-  void begin(const uint8_t *data, size_t size) noexcept;
+  // Begins at a bit of the first byte. data is followed by kPadding bytes of zero.
+  void begin(const uint8_t *data, size_t size, uint32_t bit) noexcept;
 
-  // Whether no more bits were taken than there are.
-  bool within_data() const noexcept;
+  // Bits before the next one that is not taken, counted from `data`; more than there are where too many were taken.
+  size_t position(const uint8_t *data) const noexcept;
 };
 
 // Copies entropy-coded data up to the first marker without its stuffing, and kPadding bytes of zero behind it. out has
-// room for size + kPadding bytes. Returns the size of what was copied.
-size_t remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept;
+// room for size + kPadding bytes. Returns the size of what was copied, and where in data that ends.
+struct Unstuffed {
+  size_t size;
+  size_t end;
+};
+Unstuffed remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexcept;
+
+// Bytes that `size` bytes of such data take with their stuffing; there are as many.
+size_t stuffed_size(const uint8_t *data, size_t size) noexcept;
 
 // Decodes `mcus` MCUs and drops all but the DC predictions. False for what no undamaged file has, or at the end of the
 // data: the caller asks libjpeg then.

@@ -183,7 +183,8 @@ feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request
   }
   info.out_color_space = JCS_EXT_RGBX;
   info.scale_num = 1;
-  info.scale_denom = static_cast<unsigned int>(request.reduction);
+  // Whether all of it is sound shows at any scale.
+  info.scale_denom = request.stop == FEEDER_LEARN ? 8 : static_cast<unsigned int>(request.reduction);
   info.dct_method = JDCT_ISLOW;
   info.do_fancy_upsampling = TRUE;
   jpeg_start_decompress(&info);
@@ -192,6 +193,12 @@ feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request
     return FEEDER_DAMAGED;
   }
 
+  if (request.stop == FEEDER_LEARN) {
+    JSAMPARRAY row =
+        info.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info), JPOOL_IMAGE, 4 * info.output_width, 1);
+    while (info.output_scanline < info.output_height) jpeg_read_scanlines(&info, row, 1);
+    return FEEDER_OK;
+  }
   const Cut cut = cut_out(request);
   if (cut.right > static_cast<int>(info.output_width) || cut.bottom > static_cast<int>(info.output_height)) {
     return FEEDER_OUTSIDE;
@@ -233,6 +240,59 @@ feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request
   return FEEDER_OK;
 }
 
+// Carries out a request without libjpeg, where that is possible.
+feeder::Baseline decode_baseline(feeder_decoder *decoder, const feeder_request &request, const feeder_header &header) {
+  const feeder::Window window = {request.x, request.y, request.x + request.width, request.y + request.height};
+  feeder::Seek seek = {request.seek, false, false, false};
+  feeder::PlaneSink *sink = request.stop == FEEDER_ENTROPY ? nullptr : &decoder->store;
+  feeder::Baseline result =
+      request.stop == FEEDER_LEARN
+          ? decoder->baseline.learn(request.data, request.size, &seek)
+          : decoder->baseline.decode(request.data, request.size, header, window, sink, &seek);
+  if (request.seek_outcome != nullptr) {
+    *request.seek_outcome = static_cast<uint8_t>((seek.used ? FEEDER_SEEK_USED : 0) | (seek.grew ? FEEDER_SEEK_GREW : 0) |
+                                                 (seek.refused ? FEEDER_SEEK_REFUSED : 0));
+  }
+  if (request.stop != FEEDER_PIXELS || result != feeder::Baseline::kDone) return result;
+  const feeder::PlaneLayout::Plane &last = decoder->store.layout().plane[2];
+  if (last.across == 2 && last.width <= 2) return feeder::Baseline::kNotMine;
+  return emit_pixels(decoder, window, geometry(request, cut_out(request)), request.out) ? feeder::Baseline::kDone
+                                                                                       : feeder::Baseline::kNoMemory;
+}
+
+feeder_status decode_by_libjpeg(feeder_decoder *decoder, const feeder_request &request, const feeder_header &header,
+                                char *reason) {
+  // A new decompressor each time, for about 2 us: one that is used again keeps the tables of the file before, and a
+  // file that lacks its own would decode with them.
+  jpeg_decompress_struct &info = decoder->info;
+  std::memset(&info, 0, sizeof info);
+  decoder->errors.reason = reason;
+  info.err = jpeg_std_error(&decoder->errors.base);
+  decoder->errors.base.error_exit = fail;
+  decoder->errors.base.emit_message = emit_message;
+  decoder->errors.base.output_message = output_message;
+  feeder_status status;
+  if (setjmp(decoder->errors.escape) == 0) {
+    jpeg_create_decompress(&info);
+    // Coefficients of a progressive file take 6 bytes a pixel at 4:4:4; virtual arrays beyond this are an error.
+    info.mem->max_memory_to_use = static_cast<long>(8 * decoder->limits.max_pixels);
+    decoder->source = {};
+    decoder->source.base.next_input_byte = request.data;
+    decoder->source.base.bytes_in_buffer = request.size;
+    decoder->source.base.init_source = do_nothing;
+    decoder->source.base.fill_input_buffer = fill_input;
+    decoder->source.base.skip_input_data = skip_input;
+    decoder->source.base.resync_to_restart = jpeg_resync_to_restart;
+    decoder->source.base.term_source = do_nothing;
+    info.src = &decoder->source.base;
+    status = decode_rows(decoder, request, header);
+  } else {
+    status = decoder->errors.base.msg_code == JERR_OUT_OF_MEMORY ? FEEDER_NO_MEMORY : FEEDER_DAMAGED;
+  }
+  jpeg_destroy_decompress(&info);
+  return status;
+}
+
 }  // namespace
 
 extern "C" {
@@ -271,53 +331,20 @@ void feeder_decoder_free(feeder_decoder *decoder) { delete decoder; }
 
 feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *request, char *reason) {
   reason[0] = '\0';
+  if (request->seek_outcome != nullptr) *request->seek_outcome = 0;
   feeder_header header;
   const feeder_status readable = feeder_read_header(request->data, request->size, &decoder->limits, &header);
   if (readable != FEEDER_OK) return readable;
-  if (request->x > header.width - request->width || request->y > header.height - request->height) {
+  const bool all = request->stop == FEEDER_LEARN;
+  if (!all && (request->x > header.width - request->width || request->y > header.height - request->height)) {
     return FEEDER_OUTSIDE;
   }
-  if (header.one_scan && request->reduction == 1 && !decoder->limits.libjpeg_only) {
-    const feeder::Window window = {request->x, request->y, request->x + request->width, request->y + request->height};
-    const feeder::Baseline result =
-        decoder->baseline.decode(request->data, request->size, header, window, &decoder->store);
-    const feeder::PlaneLayout::Plane &last = decoder->store.layout().plane[2];
-    if (result == feeder::Baseline::kDone && (last.across != 2 || last.width > 2)) {
-      return emit_pixels(decoder, window, geometry(*request, cut_out(*request)), request->out) ? FEEDER_OK
-                                                                                               : FEEDER_NO_MEMORY;
-    }
+  if (header.one_scan && (all || request->reduction == 1) && !decoder->limits.libjpeg_only) {
+    const feeder::Baseline result = decode_baseline(decoder, *request, header);
+    if (result == feeder::Baseline::kDone) return FEEDER_OK;
     if (result == feeder::Baseline::kNoMemory) return FEEDER_NO_MEMORY;
   }
-
-  // A new decompressor each time, for about 2 us: one that is used again keeps the tables of the file before, and a
-  // file that lacks its own would decode with them.
-  jpeg_decompress_struct &info = decoder->info;
-  std::memset(&info, 0, sizeof info);
-  decoder->errors.reason = reason;
-  info.err = jpeg_std_error(&decoder->errors.base);
-  decoder->errors.base.error_exit = fail;
-  decoder->errors.base.emit_message = emit_message;
-  decoder->errors.base.output_message = output_message;
-  feeder_status status;
-  if (setjmp(decoder->errors.escape) == 0) {
-    jpeg_create_decompress(&info);
-    // Coefficients of a progressive file take 6 bytes a pixel at 4:4:4; virtual arrays beyond this are an error.
-    info.mem->max_memory_to_use = static_cast<long>(8 * decoder->limits.max_pixels);
-    decoder->source = {};
-    decoder->source.base.next_input_byte = request->data;
-    decoder->source.base.bytes_in_buffer = request->size;
-    decoder->source.base.init_source = do_nothing;
-    decoder->source.base.fill_input_buffer = fill_input;
-    decoder->source.base.skip_input_data = skip_input;
-    decoder->source.base.resync_to_restart = jpeg_resync_to_restart;
-    decoder->source.base.term_source = do_nothing;
-    info.src = &decoder->source.base;
-    status = decode_rows(decoder, *request, header);
-  } else {
-    status = decoder->errors.base.msg_code == JERR_OUT_OF_MEMORY ? FEEDER_NO_MEMORY : FEEDER_DAMAGED;
-  }
-  jpeg_destroy_decompress(&info);
-  return status;
+  return decode_by_libjpeg(decoder, *request, header, reason);
 }
 
 }  // extern "C"

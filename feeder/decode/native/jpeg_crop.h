@@ -34,6 +34,24 @@ typedef enum feeder_filter { FEEDER_BILINEAR = 0, FEEDER_BICUBIC = 1 } feeder_fi
 /* Instruction sets for resampling; all give the same pixels. */
 typedef enum feeder_level { FEEDER_PLAIN = 0, FEEDER_SSE4 = 1, FEEDER_AVX2 = 2 } feeder_level;
 
+/* How far a request is carried out. Measurements stop early; then out is undefined. */
+typedef enum feeder_stop {
+  FEEDER_PIXELS = 0,
+  FEEDER_PLANES = 1,  /* after the planes of the window */
+  FEEDER_ENTROPY = 2, /* after their coefficients */
+  FEEDER_LEARN = 3    /* after all coefficients of the image, for its seek points; window and out don't count */
+} feeder_stop;
+
+/* Bytes of an image's seek points, which are its own business; all zero: nothing is known. */
+#define FEEDER_SEEK_BYTES 1000
+
+/* What became of them: none or more of these. */
+enum {
+  FEEDER_SEEK_USED = 1,   /* parts of the image were passed over */
+  FEEDER_SEEK_GREW = 2,   /* more was learned and stored */
+  FEEDER_SEEK_REFUSED = 4 /* they contradict the image: it was decoded without them, and they were cleared */
+};
+
 /* Bounds on what one image may ask for, checked before memory is taken for it. */
 typedef struct feeder_limits {
   uint64_t max_bytes;       /* encoded bytes */
@@ -60,6 +78,10 @@ typedef struct feeder_request {
   int32_t antialias; /* 1: the filter's support grows with the scale */
   uint8_t *out;      /* out_height x out_width x 3 bytes, rows without gaps; only final bytes are stored */
   int32_t out_height, out_width; /* pixels, at least 1 */
+  feeder_stop stop;
+  uint8_t *seek;         /* FEEDER_SEEK_BYTES bytes, or NULL. The result never depends on them while they are of this
+                          * image; those of another one are found out, and those that were made to deceive need not be */
+  uint8_t *seek_outcome; /* FEEDER_SEEK_...; NULL where seek is */
 } feeder_request;
 
 /* Longest reason, with its final zero. */

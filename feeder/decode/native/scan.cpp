@@ -21,6 +21,7 @@ class Walk {
   Walk(const uint8_t *data, size_t size, Scan *scan) : data_(data), size_(size), scan_(scan) {}
 
   bool run() {
+    scan_->restart_interval = 0;
     if (size_ < 2 || data_[0] != 0xFF || data_[1] != 0xD8) return false;
     size_t at = 2;
     for (;;) {
@@ -32,8 +33,9 @@ class Walk {
       if (!read_segment(marker, segment, length - 2)) return false;
       at += 2 + length;
       if (marker == 0xDA) {
-        scan_->data = data_ + at;
-        scan_->size = size_ - at;
+        scan_->file = data_;
+        scan_->size = size_;
+        scan_->start = at;
         return true;
       }
     }
@@ -52,7 +54,9 @@ class Walk {
       case 0xDB:
         return read_quant(segment, length);
       case 0xDD:
-        return length == 2 && big_endian_16(segment) == 0;
+        if (length != 2) return false;
+        scan_->restart_interval = big_endian_16(segment);
+        return true;
       case 0xE0:
         jfif_ = jfif_ || (length >= 14 && std::memcmp(segment, "JFIF", 5) == 0);
         return true;

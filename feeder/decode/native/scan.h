@@ -30,12 +30,14 @@ struct Scan {
   int components;         // 1 (gray) or 3 (YCbCr)
   int h, v;               // sampling factors of the first component
   ScanComponent component[kMaxComponents];
-  const uint8_t *data;  // from the first entropy-coded byte to the end of the file
-  size_t size;
+  int restart_interval;  // MCUs from one restart marker to the next; 0: there are none
+  const uint8_t *file;
+  size_t size;   // of the file
+  size_t start;  // of the entropy-coded data
 };
 
-// True, and *scan, for a well-formed baseline or extended sequential file with all of its components in one scan, no
-// restart interval and a sampling that Scan can say. False for everything else, damaged or not: libjpeg is asked then.
+// True, and *scan, for a well-formed baseline or extended sequential file with all of its components in one scan and
+// a sampling that Scan can say. False for everything else, damaged or not: libjpeg is asked then.
 // What this accepts, libjpeg accepts without a warning. *scan points into data.
 bool read_scan(const uint8_t *data, size_t size, Scan *scan) noexcept;
 
