@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from feeder.records import RecordKeys
+    from feeder.records.keys import FormatName
 
-__all__ = ["label_base", "register"]
+__all__ = ["add_record_options", "label_base", "record_format", "record_keys", "register"]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
 EXIT_FOUND_BAD = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -92,21 +95,31 @@ def _clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[arg
     return command
 
 
-def _add_record_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how records are read: keys, label base, place of the indexes."""
+def add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how records are read: format, keys, label base, place of the indexes."""
     group = parser.add_argument_group("how the records are read")
     group.add_argument(
-        "--image-key", default="image/encoded", metavar="KEY", help="feature of the image (%(default)s)"
+        "--format",
+        choices=FORMATS,
+        default="auto",
+        help="of the shards; auto: what their content says (%(default)s)",
     )
     group.add_argument(
-        "--label-key", default="image/class/label", metavar="KEY", help="feature of the class (%(default)s)"
+        "--image-key",
+        metavar="KEY",
+        help="where a record keeps its image: TFRecord feature (image/encoded), WebDataset suffixes "
+        "(jpg;jpeg;png;webp), Parquet column (image)",
+    )
+    group.add_argument(
+        "--label-key",
+        metavar="KEY",
+        help="the same for its class: image/class/label, cls;json, label; json:NAME names a value in a .json",
     )
     group.add_argument(
         "--label-base",
         type=label_base,
-        default=1,
         metavar="N",
-        help="label of the first class in the records; 1 where 0 is background (%(default)s)",
+        help="label of the first class in the records (TFRecord 1, where 0 is background; others 0)",
     )
     group.add_argument(
         "--index-dir", type=Path, metavar="DIR", help="keep indexes there, not beside the shards"
@@ -239,7 +252,7 @@ def _register_index(subparsers: Subparsers) -> None:
         _INDEX_EXAMPLES,
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
-    _add_record_options(parser)
+    add_record_options(parser)
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -253,16 +266,18 @@ def _index(args: argparse.Namespace) -> int:
     from feeder.records.dataset import fingerprint
     from feeder.records.shards import expand
 
-    shards = expand(args.patterns)
+    shards = expand(args.patterns, record_format(args))
     built: list[Path] = []
     started = time.monotonic()
     indexes = ensure_indexes(
         shards,
-        _keys(args),
+        record_keys(args),
         index_dir=args.index_dir,
         force=args.force,
         jobs=args.jobs,
         progress=_progress(),
+        format_name=record_format(args),
+        sequential=True,
         on_built=lambda shard, reason: built.append(shard),
     )
     seconds = time.monotonic() - started
@@ -307,7 +322,7 @@ def _register_verify(subparsers: Subparsers) -> None:
         _VERIFY_EXAMPLES,
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
-    _add_record_options(parser)
+    add_record_options(parser)
     parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_verify)
@@ -320,10 +335,11 @@ def _verify(args: argparse.Namespace) -> int:
     with Dataset.open(
         "verify",
         args.patterns,
-        keys=_keys(args),
+        keys=record_keys(args),
         index_dir=args.index_dir,
         jobs=args.jobs,
         progress=_progress(),
+        format_name=record_format(args),
     ) as dataset:
         bad = verify(dataset, jobs=args.jobs, progress=_progress())
         records, shards = len(dataset), len(dataset.shards)
@@ -345,10 +361,16 @@ def _verify(args: argparse.Namespace) -> int:
     return EXIT_FOUND_BAD if bad else 0
 
 
-def _keys(args: argparse.Namespace) -> RecordKeys:
+def record_keys(args: argparse.Namespace) -> RecordKeys:
+    """What the options say of the keys."""
     from feeder.records import RecordKeys
 
     return RecordKeys(args.image_key, args.label_key, args.label_base)
+
+
+def record_format(args: argparse.Namespace) -> FormatName | None:
+    """The format that the options say, or None where the content shall tell."""
+    return None if args.format == "auto" else args.format
 
 
 def label_base(text: str) -> int:

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feeder.cli.data import label_base
+from feeder.cli.data import add_record_options, record_format, record_keys
 from feeder.errors import ConfigError, WorkerUnavailable
 
 if TYPE_CHECKING:
@@ -88,35 +88,13 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="native kernel, portable libraries, or the first that is there (default: %(default)s)",
     )
-    parser.add_argument(
-        "--image-key",
-        default="image/encoded",
-        metavar="KEY",
-        help="feature with the image (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label-key",
-        default="image/class/label",
-        metavar="KEY",
-        help="feature with the label (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label-base",
-        type=label_base,
-        default=1,
-        metavar="N",
-        help="label of the first class (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--index-dir", type=Path, metavar="DIR", help="folder of the indexes (default: beside the shards)"
-    )
+    add_record_options(parser)
     parser.add_argument(
         "--no-index-build", action="store_true", help="a missing or stale index is an error, not built"
     )
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from feeder.records import RecordKeys
     from feeder.wire.address import parse_listen
     from feeder.worker import WorkerConfig, serve
 
@@ -127,7 +105,8 @@ def _worker(args: argparse.Namespace) -> int:
         max_streams=args.max_streams,
         drain_s=args.drain_s,
         decoder=args.decoder,
-        keys=RecordKeys(image=args.image_key, label=args.label_key, label_base=args.label_base),
+        keys=record_keys(args),
+        format_name=record_format(args),
         index_dir=args.index_dir,
         build_index=not args.no_index_build,
     )
@@ -385,16 +364,16 @@ def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]
     from feeder.batch import ChunkMaker
     from feeder.decode import open_decoder
     from feeder.order import default_lanes
-    from feeder.records import Dataset, RecordKeys
+    from feeder.records import Dataset
     from feeder.spec import StreamSpec
     from feeder.worker.cpus import decode_threads
 
-    keys = RecordKeys(image=args.image_key, label=args.label_key, label_base=args.label_base)
     with (
         Dataset.open(
             "preview",
             args.data,
-            keys=keys,
+            keys=record_keys(args),
+            format_name=record_format(args),
             index_dir=args.index_dir,
             build=not args.no_index_build,
             progress=sys.stderr.isatty(),

@@ -1,6 +1,6 @@
 """Shards of records on storage: framing, index, and random access by record number."""
 
 from feeder.records.dataset import Dataset, Record, ShardInfo
-from feeder.records.example import RecordKeys
+from feeder.records.keys import FormatName, RecordKeys
 
-__all__ = ["Dataset", "Record", "RecordKeys", "ShardInfo"]
+__all__ = ["Dataset", "FormatName", "Record", "RecordKeys", "ShardInfo"]

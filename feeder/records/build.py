@@ -12,16 +12,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from feeder.errors import ConfigError, StorageError
-from feeder.records.example import RecordKeys
-from feeder.records.index import (
-    IndexUnusable,
-    ShardIndex,
-    ShardState,
-    build_index,
-    index_path,
-    load_index,
-    write_index,
-)
+from feeder.records.folder import ImageFolder
+from feeder.records.formats import build_index, refuse_compressed
+from feeder.records.index import ShardIndex, ShardState
+from feeder.records.keys import FormatName, RecordKeys
+from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
 
 __all__ = ["ensure_indexes"]
 
@@ -41,6 +36,8 @@ def ensure_indexes(
     force: bool = False,
     jobs: int | None = None,
     progress: bool = False,
+    format_name: FormatName | None = None,
+    sequential: bool = False,
     on_built: Callable[[Path, str], None] | None = None,
 ) -> list[ShardIndex]:
     """The indexes of all shards, in their order.
@@ -56,6 +53,9 @@ def ensure_indexes(
         force: build all, also those whose index is good.
         jobs: threads; None takes the usable cores.
         progress: show a bar of bytes on stderr.
+        format_name: of all shards; None finds it by their content.
+        sequential: whether shards are welcome that are compressed as a whole, so that their records cannot be
+            read one by one.
         on_built: called with the shard and the reason after each index that was written, from its thread.
 
     Raises:
@@ -73,7 +73,7 @@ def ensure_indexes(
         try:
             if force:
                 raise IndexUnusable("asked for")
-            indexes[shard] = load_index(index_path(shard, index_dir), state, keys)
+            indexes[shard] = load_index(index_path(shard, index_dir), state, keys, format_name)
         except IndexUnusable as error:
             unusable[shard] = str(error)
     if unusable and not build:
@@ -95,12 +95,14 @@ def ensure_indexes(
 
             def one(shard: Path) -> ShardIndex:
                 path = index_path(shard, index_dir)
-                index = build_index(shard, keys, advance=advance)
-                write_index(index, path, keys)
+                index = build_index(
+                    shard, keys, format_name=format_name, sequential=sequential, advance=advance
+                )
+                write_index(index, path, keys.of(index.format))
                 if on_built is not None:
                     on_built(shard, unusable[shard])
                 try:
-                    return load_index(path, index.state, keys)
+                    return load_index(path, index.state, keys, format_name)
                 except IndexUnusable as error:
                     raise StorageError(
                         f"{error}: it was written a moment ago, does another job write it too?"
@@ -120,6 +122,9 @@ def ensure_indexes(
                     raise failure
             for shard, future in futures.items():
                 indexes[shard] = future.result()
+    if not sequential:
+        for shard, index in indexes.items():
+            refuse_compressed(shard, index.codec)
     return [indexes[shard] for shard in shards]
 
 
@@ -128,6 +133,8 @@ def _state(shard: Path) -> ShardState:
         found = os.stat(shard)
     except OSError as error:
         raise StorageError(f"{shard}: cannot read: {error.strerror}") from error
+    if stat.S_ISDIR(found.st_mode):
+        return ImageFolder.read(shard).state
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(
             f"{shard}: is no regular file: a shard must be one, so that it can be read by position"

@@ -12,15 +12,11 @@ Features that were not asked for are skipped by their length and not looked into
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from feeder.errors import ConfigError
+from feeder.records.keys import Keys, Unusable
 
-__all__ = ["Example", "ExampleError", "RecordKeys", "encode_example", "parse_example", "zero_based"]
-
-MAX_LABEL = 2**31 - 1
-"""Labels are int32 in the index and on the wire."""
+__all__ = ["Example", "ExampleError", "encode_example", "parse_example"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _KIND_NAMES = {0: "no value", 1: "bytes or text", 2: "floats", 3: "integers"}
@@ -29,30 +25,6 @@ _NAMES_SHOWN = 20
 _NAME_LENGTH_SHOWN = 60
 
 Buffer = bytes | memoryview
-
-
-@dataclass(frozen=True)
-class RecordKeys:
-    """Where a record keeps what is read of it; the defaults are those of the reference ImageNet converters.
-
-    Attributes:
-        image: feature with the encoded image, one bytes value.
-        label: feature with the class, one int64 value.
-        label_base: label of the first class in the file, which is subtracted (1 in the reference, where 0 is
-            background).
-    """
-
-    image: str = "image/encoded"
-    label: str = "image/class/label"
-    label_base: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.image or not self.label or self.image == self.label:
-            raise ConfigError(
-                f"image and label keys must be two names, got {self.image!r} and {self.label!r}"
-            )
-        if not -MAX_LABEL <= self.label_base <= MAX_LABEL:
-            raise ConfigError(f"label base must be a class number such as 0 or 1, got {self.label_base}")
 
 
 class Example(NamedTuple):
@@ -69,11 +41,11 @@ class Example(NamedTuple):
     label: int
 
 
-class ExampleError(ValueError):
+class ExampleError(Unusable):
     """A payload holds no usable image and label; the text is the reason."""
 
 
-def parse_example(data: Buffer, keys: RecordKeys) -> Example:
+def parse_example(data: Buffer, keys: Keys) -> Example:
     """Finds image and label.
 
     Args:
@@ -98,18 +70,6 @@ def parse_example(data: Buffer, keys: RecordKeys) -> Example:
     except _Malformed as error:
         bare = " (it starts like a bare JPEG file)" if bytes(data[:3]) == b"\xff\xd8\xff" else ""
         raise ExampleError(f"not a whole tf.train.Example: {error}{bare}") from None
-
-
-def zero_based(label: int, keys: RecordKeys) -> int:
-    """The class number, from 0, of a label as it is stored.
-
-    Raises:
-        ExampleError: it is negative or does not fit int32.
-    """
-    number = label - keys.label_base
-    if not 0 <= number <= MAX_LABEL:
-        raise ExampleError(f"feature {keys.label!r} is {label}; labels here start at {keys.label_base}")
-    return number
 
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:

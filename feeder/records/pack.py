@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -24,17 +23,20 @@ from tqdm import tqdm
 
 from feeder.errors import ConfigError, DataError, StorageError
 from feeder.records.build import ensure_indexes
-from feeder.records.example import MAX_LABEL, RecordKeys, encode_example
-from feeder.records.index import index_path
-from feeder.records.tfrecord import MAX_RECORD_BYTES, frame
+from feeder.records.example import encode_example
+from feeder.records.folder import find_images, shuffled
+from feeder.records.keys import MAX_LABEL, RecordKeys
+from feeder.records.sidecar import index_path
+from feeder.records.storage import locked
+from feeder.records.stream import MAX_RECORD_BYTES
+from feeder.records.tfrecord import frame
 
-__all__ = ["LABELS_FILE", "PackResult", "find_images", "pack", "split"]
+__all__ = ["LABELS_FILE", "PackResult", "pack", "split"]
 
 LABELS_FILE = "labels.json"
 HOLDOUT_NAME = "validation"
 MAX_SHARDS = 99_999
 
-_SUFFIXES = (".jpeg", ".jpg", ".png", ".gif", ".webp", ".bmp")
 _OTHER_FORMATS = ("PNG", "GIF", "WEBP", "BMP", "JPEG")
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TEMPORARY = ".feeder-pack-"
@@ -61,86 +63,20 @@ class PackResult:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """Images of a folder and their classes.
-
-    A folder that holds folders is read as class folders (SRC/CLASS/**/IMAGE); otherwise names must be
-    ImageNet's, with the class in front of the first underscore (SRC/n01440764_10026.JPEG). Hidden files and
-    files that do not end like an image are passed over. Links to folders are followed, unless they lead back
-    to a folder they are in.
-
-    Returns:
-        Class names, sorted, and for each image its path below `src` and its label from 0, sorted by path.
-
-    Raises:
-        ConfigError: there is no image, both layouts at once, or a name without a class.
-        StorageError: the folder cannot be read.
-    """
-
-    def unreadable(error: OSError) -> None:
-        raise StorageError(f"{error.filename}: cannot read: {error.strerror}") from error
-
-    if not os.path.isdir(src):
-        raise ConfigError(f"{src}: no such folder")
-    flat: list[str] = []
-    in_folders: list[str] = []
-    above: dict[str, frozenset[tuple[int, int]]] = {str(src): frozenset()}
-    for folder, folders, names in os.walk(src, onerror=unreadable, followlinks=True):
-        here = os.stat(folder)
-        outer = above.pop(folder)
-        if (here.st_dev, here.st_ino) in outer:
-            folders.clear()
-            continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        above |= {os.path.join(folder, name): outer | {(here.st_dev, here.st_ino)} for name in folders}
-        found = in_folders if Path(folder) != src else flat
-        below = os.path.relpath(folder, src)
-        found.extend(
-            os.path.normpath(os.path.join(below, name))
-            for name in names
-            if not name.startswith(".") and name.lower().endswith(_SUFFIXES)
-        )
-    if flat and in_folders:
-        raise ConfigError(
-            f"{src}: holds images both beside and in folders ({flat[0]}, {in_folders[0]}): use one way"
-        )
-    if not flat and not in_folders:
-        raise ConfigError(f"{src}: no image in it (looked for {', '.join(_SUFFIXES)})")
-    if flat and (nameless := [name for name in sorted(flat) if "_" not in name.lstrip("_")]):
-        raise ConfigError(
-            f"{src}: {len(nameless)} {'name has' if len(nameless) == 1 else 'names have'} no class, such as "
-            f"{nameless[0]}: put images into class folders, or name them CLASS_NUMBER.JPEG"
-        )
-    class_of = {
-        path: path.split("_")[0] if flat else path.split(os.sep)[0] for path in sorted(flat or in_folders)
-    }
-    classes = sorted(set(class_of.values()))
-    labels = {name: label for label, name in enumerate(classes)}
-    return classes, [(path, labels[name]) for path, name in class_of.items()]
-
-
 def split(
     images: Sequence[tuple[str, int]], seed: int, holdout: float
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Shuffles images and takes the given share of each class away, at least one image a class staying.
-
-    The order is that of a hash of seed and path, so it is the same everywhere, and one more image leaves the
-    order of the others alone.
-    """
-
-    def key(image: tuple[str, int]) -> bytes:
-        return hashlib.sha256(b"%d\0" % seed + os.fsencode(image[0])).digest()
-
-    shuffled = sorted(images, key=key)
+    """Shuffles images and takes the given share of each class away, at least one image a class staying."""
+    order = shuffled(images, seed)
     if not holdout:
-        return shuffled, []
+        return order, []
     sizes: dict[int, int] = {}
-    for _, label in shuffled:
+    for _, label in order:
         sizes[label] = sizes.get(label, 0) + 1
     quota = {label: min(size - 1, int(size * holdout + 0.5)) for label, size in sizes.items()}
     kept: list[tuple[str, int]] = []
     held: list[tuple[str, int]] = []
-    for image in shuffled:
+    for image in order:
         if quota[image[1]] > 0:
             quota[image[1]] -= 1
             held.append(image)
@@ -224,7 +160,7 @@ def pack(
                     f"{src}: none of {len(images)} files is an image, such as {writer.skipped[0]}"
                 )
             (folder / LABELS_FILE).write_text(labels)
-            with _locked(dst):
+            with locked(dst):
                 if not force:  # another pack may have been faster
                     _refuse_existing(src, dst, sets, labels)
                 # The old go before the new come: a pack killed here leaves shards missing, which readers
@@ -405,17 +341,6 @@ def _hidden_folder(dst: Path) -> Iterator[Path]:
     finally:
         os.close(fd)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One pack at a time puts its files into a folder; the others wait for the few renames that takes."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:

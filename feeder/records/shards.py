@@ -9,14 +9,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from feeder.errors import ConfigError, StorageError
+from feeder.records.folder import IMAGE_SUFFIXES, is_image_folder
+from feeder.records.keys import FormatName
 
-__all__ = ["INDEX_SUFFIX", "expand", "is_shard_name"]
+__all__ = ["INDEX_SUFFIX", "SEEK_SUFFIX", "expand", "is_shard_name"]
 
 INDEX_SUFFIX = ".feederidx"
+SEEK_SUFFIX = ".feederseek"
 
-# What lies beside shards without being one: our indexes, half-written files, notes and label maps.
+# What lies beside shards without being one: our own files, half-written ones, notes and label maps.
 _NOT_SHARDS = (
     INDEX_SUFFIX,
+    SEEK_SUFFIX,
     ".tmp",
     ".part",
     ".partial",
@@ -27,6 +31,7 @@ _NOT_SHARDS = (
     ".csv",
     ".yaml",
     ".yml",
+    *IMAGE_SUFFIXES,
 )
 
 # TensorFlow's naming of sharded files, with or without something behind it.
@@ -40,11 +45,13 @@ def is_shard_name(name: str) -> bool:
     return not name.startswith((".", "_")) and not name.lower().endswith(_NOT_SHARDS)
 
 
-def expand(patterns: Sequence[str]) -> list[Path]:
+def expand(patterns: Sequence[str], format_name: FormatName | None = None) -> list[Path]:
     """All shards that the patterns name, sorted by path, each once.
 
     Args:
-        patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder (all shards in it).
+        patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder: all shards in it, or, where
+            there is no shard but an image in it or below, the folder itself, which is one shard of images.
+        format_name: what the shards are; "folder" takes each folder as one of images.
 
     Raises:
         ConfigError: a pattern matches nothing; a folder holds several sets, or only some shards of one.
@@ -55,21 +62,27 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     found: dict[str, Path] = {}
     for pattern in patterns:
         try:
-            for path in _matches(pattern):
+            for path in _matches(pattern, format_name):
                 found.setdefault(os.path.realpath(path), path)
         except OSError as error:
             raise StorageError(f"{error.filename or pattern}: cannot read: {error.strerror}") from error
     return sorted(found.values())
 
 
-def _matches(pattern: str) -> list[Path]:
+def _matches(pattern: str, format_name: FormatName | None) -> list[Path]:
     if not pattern:
         raise ConfigError("a pattern is empty: name a file, a glob or a folder")
     if "://" in pattern:
         raise ConfigError(f"{pattern}: only local paths can be read; copy or mount the data first")
     path = Path(os.path.expanduser(pattern))
     if path.is_dir():
+        if format_name == "folder" or (
+            format_name is None and not _shard_names(path) and is_image_folder(path)
+        ):
+            return [Path(os.path.abspath(path))]
         return _folder(path)
+    if format_name == "folder" and path.exists():
+        raise ConfigError(f"{pattern}: is no folder of images, but a file")
     if path.exists():
         return [path]
     if not glob.has_magic(pattern):
@@ -83,7 +96,7 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _folder(folder: Path) -> list[Path]:
-    names = sorted(name for name in os.listdir(folder) if is_shard_name(name) and (folder / name).is_file())
+    names = _shard_names(folder)
     if not names:
         raise ConfigError(f"{folder}: no shard file in this folder{_neighbours(folder)}")
     sets: dict[tuple[str, int], int] = {}
@@ -103,6 +116,10 @@ def _folder(folder: Path) -> list[Path]:
                 f"or say {folder}/{name}-* to read what is there"
             )
     return [folder / name for name in names]
+
+
+def _shard_names(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if is_shard_name(name) and (folder / name).is_file())
 
 
 def _neighbours(folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from feeder.decode import Kind
 from feeder.errors import ConfigError
-from feeder.records import RecordKeys
+from feeder.records import FormatName, RecordKeys
 from feeder.wire import MAX_NAME
 from feeder.wire.address import Address
 
@@ -30,6 +30,7 @@ class WorkerConfig:
         drain_s: after SIGTERM, seconds until streams that still owe answers are cut.
         decoder: "native", "portable", or "auto" for the first that is there.
         keys: where image and label are in a record.
+        format_name: of the shards of all data sets; None: what their content says.
         index_dir: folder of the indexes; None: beside the shards.
         build_index: whether missing or stale indexes are built at start.
     """
@@ -41,6 +42,7 @@ class WorkerConfig:
     drain_s: float = 30.0
     decoder: Kind = "auto"
     keys: RecordKeys = field(default_factory=RecordKeys)
+    format_name: FormatName | None = None
     index_dir: Path | None = None
     build_index: bool = True
 

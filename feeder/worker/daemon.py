@@ -191,6 +191,7 @@ class _Worker:
                     name,
                     patterns,
                     keys=config.keys,
+                    format_name=config.format_name,
                     index_dir=config.index_dir,
                     build=config.build_index,
                     progress=sys.stderr.isatty(),

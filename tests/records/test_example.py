@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.records.example import ExampleError, RecordKeys, encode_example, parse_example, zero_based
+from feeder.records.example import ExampleError, encode_example, parse_example
+from feeder.records.keys import DEFAULT_KEYS, Keys, RecordKeys, Unusable, zero_based
 
-KEYS = RecordKeys()
+KEYS = DEFAULT_KEYS["tfrecord"]
 
 
 def varint(value: int) -> bytes:
@@ -180,14 +181,14 @@ def test_value_before_key_and_unknown_fields() -> None:
 
 
 def test_keys_of_equal_length_and_long_keys() -> None:
-    same = RecordKeys(image="img", label="cls")
+    same = Keys("img", "cls", 1)
     payload = delimited(
         1,
         feature("img", delimited(1, delimited(1, b"J"))) + feature("cls", integers(3)) + feature("dog", b""),
     )
     start, length, value = parse_example(payload, same)
     assert (payload[start : start + length], value) == (b"J", 3)
-    long = RecordKeys(image="i" * 200, label="l" * 300)
+    long = Keys("i" * 200, "l" * 300, 1)
     payload = delimited(
         1, feature("i" * 200, delimited(1, delimited(1, b"J"))) + feature("l" * 300, integers(3))
     )
@@ -243,10 +244,10 @@ def test_many_or_hostile_names_make_a_short_reason() -> None:
 def test_zero_based() -> None:
     assert zero_based(1, KEYS) == 0
     assert zero_based(2**31, KEYS) == 2**31 - 1
-    assert zero_based(-5, RecordKeys(label_base=-5)) == 0
+    assert zero_based(-5, Keys("image", "label", -5)) == 0
     for value, base in ((0, 1), (-1, 0), (2**31, 0), (2**63 - 1, 1)):
-        with pytest.raises(ExampleError, match=f"is {value}; labels here start at {base}"):
-            zero_based(value, RecordKeys(label_base=base))
+        with pytest.raises(Unusable, match=f"is {value}; labels here start at {base}"):
+            zero_based(value, Keys("image", "label", base))
 
 
 def test_keys_are_checked() -> None:

@@ -14,14 +14,9 @@ import pytest
 from feeder.errors import BadShard, ConfigError, StorageError
 from feeder.records import RecordKeys, build
 from feeder.records.build import ensure_indexes
-from feeder.records.index import (
-    IndexUnusable,
-    ShardState,
-    build_index,
-    index_path,
-    load_index,
-    write_index,
-)
+from feeder.records.formats import build_index
+from feeder.records.index import ShardState
+from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
 
 KEYS = RecordKeys()
 
@@ -47,8 +42,8 @@ def test_columns_say_where_everything_is(shard: Path) -> None:
         start = int(index.offset[number]) + int(index.image_start[number])
         assert data[start : start + int(index.image_bytes[number])] == bytes([number]) * (100 + number)
     assert [column.dtype.str for column in (index.offset, index.length, index.label, index.crc)] == [
-        "<u8",
-        "<u4",
+        "<u2",  # a short shard: offsets and lengths are kept as narrow as they can be
+        "<u2",
         "<i4",
         "<u4",
     ]
@@ -56,9 +51,9 @@ def test_columns_say_where_everything_is(shard: Path) -> None:
 
 def test_loaded_index_equals_the_built_one_and_is_private(shard: Path) -> None:
     built = build_index(shard, KEYS)
-    write_index(built, index_path(shard), KEYS)
+    write_index(built, index_path(shard), KEYS.of("tfrecord"))
     loaded = load_index(index_path(shard), built.state, KEYS)
-    for name in ("start", "label", "crc", "image_start", "image_bytes"):
+    for name in ("offset", "length", "label", "crc", "image_start", "image_bytes"):
         column = getattr(loaded, name)
         assert np.array_equal(column, getattr(built, name))
         assert column.flags.owndata
@@ -245,7 +240,7 @@ def test_no_place_for_an_index_names_the_remedy(shard: Path, monkeypatch: pytest
     def refuse(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("feeder.records.index.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("feeder.records.storage.tempfile.mkstemp", refuse)
     with pytest.raises(StorageError, match="--index-dir"):
         ensure_indexes([shard], KEYS)
 
@@ -254,7 +249,7 @@ def test_a_crash_before_the_rename_leaves_the_old_index(shard: Path) -> None:
     """Killed between writing and renaming: the old index is whole, the rest is hidden and in nobody's way."""
     (before,) = ensure_indexes([shard], KEYS)
     program = (
-        "import os, sys, feeder.records.index as i\n"
+        "import os, sys, feeder.records.sidecar as i\n"
         "from pathlib import Path\n"
         "i.os.replace = lambda *a: os._exit(9)\n"
         "from feeder.records.build import ensure_indexes\n"

@@ -15,8 +15,9 @@ from PIL import Image
 
 from feeder.errors import ConfigError, DataError
 from feeder.records import Dataset, RecordKeys, pack
-from feeder.records.pack import find_images, split
+from feeder.records.folder import find_images
 from feeder.records.pack import pack as pack_images
+from feeder.records.pack import split
 
 
 def picture(colour: int, mode: str = "RGB", format_name: str = "JPEG") -> bytes:

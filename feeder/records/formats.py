@@ -1,0 +1,164 @@
+"""Which format a shard is of, by its content; and its index, whatever the format."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from feeder.errors import BadShard, StorageError
+from feeder.records.example import parse_example
+from feeder.records.folder import index_folder
+from feeder.records.index import IndexBuilder, ShardIndex, ShardState
+from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
+from feeder.records.parquet import looks_like_parquet, scan_parquet
+from feeder.records.stream import MAX_RECORD_BYTES, Compression, Torn, Window, open_window
+from feeder.records.tar import BLOCK_BYTES, looks_like_tar
+from feeder.records.tfrecord import frames, looks_like_tfrecord
+from feeder.records.webdataset import scan_webdataset
+
+__all__ = ["build_index", "detect", "refuse_compressed"]
+
+
+def build_index(
+    shard: Path,
+    keys: RecordKeys,
+    *,
+    format_name: FormatName | None = None,
+    sequential: bool = False,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    advance: Callable[[int], None] | None = None,
+) -> ShardIndex:
+    """Reads a shard once, from start to end, and checks framing, checksums, and each record.
+
+    Args:
+        shard: file or image folder to read.
+        keys: where image and label are.
+        format_name: None finds it by the content.
+        sequential: whether a shard that is compressed as a whole is welcome.
+        max_record_bytes: a longer record counts as damage.
+        advance: called with numbers of bytes read; may raise to stop.
+
+    Raises:
+        BadShard: of no format that is read, of another than the one given, or compressed and not welcome.
+        ConfigError: an image folder has no classes.
+        StorageError: it cannot be read, or changed meanwhile.
+    """
+    if shard.is_dir():
+        return index_folder(shard, advance=advance)
+    builder = IndexBuilder()
+    codec = ""
+    try:
+        file = open(shard, "rb", buffering=0)  # noqa: SIM115 (closed below; opening has an error of its own)
+    except OSError as error:
+        raise StorageError(f"{shard}: cannot open: {error.strerror}") from error
+    with file:
+        fd = file.fileno()
+        state = ShardState.of(os.fstat(fd))
+        found, compression = detect(shard, fd, format_name)
+        if not sequential:
+            refuse_compressed(shard, compression or "")
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        if found == "parquet":
+            codec = scan_parquet(fd, shard, keys.of(found), builder, advance=advance)
+        else:
+            codec = compression or ""
+            window = open_window(fd, str(shard), compression=compression, advance=advance)
+            try:
+                if found == "webdataset":
+                    scan_webdataset(window, keys.of(found), builder, max_record_bytes)
+                else:
+                    _scan_tfrecord(window, keys.of(found), builder, max_record_bytes)
+            except Torn as torn:
+                builder.tear(torn.offset, torn.reason)
+        if ShardState.of(os.fstat(fd)) != state:
+            raise StorageError(f"{shard}: changed while it was indexed: index it again when it is complete")
+    return builder.index(found, state, codec)
+
+
+def detect(
+    shard: Path, fd: int, format_name: FormatName | None = None
+) -> tuple[FormatName, Compression | None]:
+    """Format and compression of an open file.
+
+    Args:
+        shard: its path, for errors.
+        fd: the file.
+        format_name: what it is known to be; then only its compression is found out.
+
+    Raises:
+        BadShard: it is of no format that is read.
+        StorageError: it cannot be read.
+    """
+    window = open_window(fd, str(shard))
+    head = _head(window)
+    if not head:
+        return format_name or ("webdataset" if shard.suffix == ".tar" else "tfrecord"), None
+    name = _format(head)
+    if name is None and (compression := _compression(head)) is not None:
+        window = open_window(fd, str(shard), compression=compression)
+        head = _head(window)
+        if head or not window.broken:
+            name = _format(head) or format_name
+            if name is None and not head:
+                name = "tfrecord"
+            if name in ("tfrecord", "webdataset"):
+                return format_name or name, compression
+        why = f"and {window.broken}" if window.broken else f"around {_guess(head)}"
+        raise BadShard(f"{shard}: is compressed with {compression}, {why}")
+    if format_name or name:
+        return format_name or name, None  # type: ignore[return-value]
+    raise BadShard(
+        f"{shard}: is {_guess(head)}, or damaged from its first byte on: check the pattern, copy it again, "
+        f"or say its format (--format)"
+    )
+
+
+def refuse_compressed(shard: Path, codec: str) -> None:
+    """Raises BadShard for a shard that is compressed as a whole."""
+    if codec in ("gzip", "zlib"):
+        raise BadShard(
+            f"{shard}: is compressed with {codec}, so that its records cannot be read one by one: unpack it "
+            f"with `feeder rewrite {shard} FOLDER`, or make shards of the images with `feeder pack`"
+        )
+
+
+def _head(window: Window) -> bytes:
+    return bytes(window.view[: window.have(BLOCK_BYTES)])
+
+
+def _format(head: bytes) -> FormatName | None:
+    # TFRecord first: a length may start like anything, but then its crc is not right by chance.
+    if looks_like_tfrecord(head):
+        return "tfrecord"
+    if looks_like_parquet(head):
+        return "parquet"
+    return "webdataset" if looks_like_tar(head) else None
+
+
+def _compression(head: bytes) -> Compression | None:
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    if head[0] == 0x78 and len(head) > 1 and int.from_bytes(head[:2], "big") % 31 == 0:
+        return "zlib"
+    return None
+
+
+def _guess(head: bytes) -> str:
+    if head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")):
+        return "an image and not a shard"
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return "compressed with zstd"
+    return "not a TFRecord, WebDataset (tar) or Parquet file"
+
+
+def _scan_tfrecord(window: Window, keys: Keys, builder: IndexBuilder, max_record_bytes: int) -> None:
+    add = builder.add
+    for offset, payload, crc, intact in frames(window, max_record_bytes=max_record_bytes):
+        label, image_start, image_bytes = BAD, 0, 0
+        if intact:
+            with contextlib.suppress(Unusable):
+                start, length, stored = parse_example(payload, keys)
+                label, image_start, image_bytes = zero_based(stored, keys), start, length
+        add(offset, len(payload), label, crc, image_start, image_bytes)
