@@ -8,51 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from bench import contest, harness, tables
+from bench.contestant import Contestant, ContestantFailed, NotInstalled
+from bench.inputs import decode_input
+from bench.oracle import Agreement
 
-from bench import harness, tables
-from bench.contestant import Contestant, ContestantFailed, NotInstalled, rival
-from bench.inputs import DecodeInput, decode_input
-from bench.oracle import Agreement, agreement, expected
-
-__all__ = ["run"]
-
-BATCH = 64
-CHECKED_IMAGES = 128
-MOST_MEAN_ABS = 3.0
-"""Levels. Another DCT or rounding, or a box for a triangle, stays under 1.5; a wrong window gives over 10."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Who takes part: the environment in .venv/rivals (None: this one), the script and its variant."""
-
-    name: str
-    folder: str | None
-    script: str
-    variant: str | None = None
-
-
-FEEDER = {kind: Entry(f"feeder {kind}", None, "decode_feeder.py", kind) for kind in ("native", "portable")}
-
-RIVALS = (
-    Entry("tf.data", "tfdata", "decode_tfdata.py", "plain"),
-    Entry("tf.data, antialias", "tfdata", "decode_tfdata.py", "antialias"),
-    Entry("DALI", "dali", "decode_dali.py", "plain"),
-    Entry("DALI, antialias", "dali", "decode_dali.py", "antialias"),
-    Entry("OpenCV", "opencv", "decode_opencv.py"),
-    Entry("torchvision", "torchvision", "decode_torchvision.py"),
-    Entry("Pillow", "pillow", "decode_pillow.py", "Pillow"),
-    Entry("pillow-simd", "pillow_simd", "decode_pillow.py", "pillow-simd"),
-    Entry("simplejpeg + pillow-simd", "pillow_simd", "decode_simplejpeg.py"),
-)
+__all__ = ["compared", "run"]
 
 
 def run(
@@ -83,17 +50,18 @@ def run(
     """
     cores = harness.choose_cores(threads)
     data = decode_input(folder, images)
-    reference = FEEDER[decoder]
-    entries = [reference] if decoder == "portable" else list(FEEDER.values())
+    reference = contest.FEEDER[decoder]
+    entries = [reference] if decoder == "portable" else list(contest.FEEDER.values())
     left_out: dict[str, ContestantFailed] = {}
     checks: dict[str, Agreement] = {}
     with contextlib.ExitStack() as stack:
         contestants: dict[str, Contestant] = {}
-        for entry in [*entries, *(RIVALS if rivals else ())]:
+        for entry in [*entries, *(contest.RIVALS if rivals else ())]:
             tables.progress(f"checking {entry.name}")
             try:
-                contestant = stack.enter_context(_start(entry, cores, data, size, threads))
-                checks[entry.name] = _check(contestant, data, size)
+                contestant = stack.enter_context(contest.start(entry, cores))
+                contest.load(contestant, data, size, threads)
+                checks[entry.name] = contest.check(contestant, data, size)
             except ContestantFailed as error:
                 if entry is reference:
                     raise
@@ -101,7 +69,10 @@ def run(
             else:
                 contestants[entry.name] = contestant
         results = harness.interleave(
-            {name: functools.partial(_round, contestant) for name, contestant in contestants.items()},
+            {
+                name: functools.partial(contest.run_round, contestant)
+                for name, contestant in contestants.items()
+            },
             rounds,
             progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
         )
@@ -114,7 +85,7 @@ def run(
         "run": uuid.uuid4().hex[:12],
         "threads": threads,
         "size": size,
-        "batch": BATCH,
+        "batch": contest.BATCH,
         "rounds": rounds,
         "images": len(data.files),
         "skipped": data.skipped,
@@ -155,9 +126,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     Returns:
         comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
     """
-    rivals = [
-        row for row in rows if row["kind"] == "contestant" and not row["contestant"].startswith("feeder ")
-    ]
+    rivals = [row for row in rows if row["kind"] == "contestant" and not contest.is_feeder(row["contestant"])]
     groups = {
         "fastest antialiased rival": [row for row in rivals if row["antialias"]],
         "tf.data without antialias": [row for row in rivals if row["contestant"] == "tf.data"],
@@ -169,57 +138,3 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             nearest = min(group, key=lambda row: float(row["feeder_times_faster"]["median"]))
             found[name] = harness.comparison(nearest)
     return found
-
-
-def _start(entry: Entry, cores: Sequence[int], data: DecodeInput, size: int, threads: int) -> Contestant:
-    flags = ["--cores", ",".join(map(str, cores))]
-    if entry.variant is not None:
-        flags += ["--variant", entry.variant]
-    contestant = rival(entry.name, entry.folder, entry.script, *flags)
-    try:
-        contestant.load(
-            files=[str(path.resolve()) for path in data.files],
-            windows=data.windows.tolist(),
-            flips=data.flips.tolist(),
-            size=size,
-            batch=BATCH,
-            threads=threads,
-        )
-    except ContestantFailed:
-        contestant.close()
-        raise
-    return contestant
-
-
-def _check(contestant: Contestant, data: DecodeInput, size: int) -> Agreement:
-    count = min(CHECKED_IMAGES, len(data.files))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "outputs.npy"
-        contestant.ask("outputs", path=str(path), count=count)
-        outputs = np.load(path)
-    wanted = _oracle(data, count, size, bool(contestant.facts["antialias"]))
-    try:
-        found = agreement(outputs, wanted)
-    except ValueError as error:
-        raise ContestantFailed(f"{contestant.name}: {error}") from error
-    if found.mean_abs > MOST_MEAN_ABS:
-        raise ContestantFailed(
-            f"{contestant.name}: its output is {found.mean_abs} levels off the oracle's on average, at most"
-            f" {MOST_MEAN_ABS} can be another kernel: it does another job"
-        )
-    return found
-
-
-@functools.lru_cache(maxsize=2)
-def _oracle(data: DecodeInput, count: int, size: int, antialias: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return expected(
-        [path.read_bytes() for path in data.files[:count]],
-        data.windows[:count].astype(np.int64),
-        data.flips[:count],
-        size,
-        antialias=antialias,
-    )
-
-
-def _round(contestant: Contestant) -> harness.Round:
-    return harness.Round(**contestant.ask("round"))

@@ -24,20 +24,49 @@ READY = ".ready"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What one environment holds, and the free disk space that it takes, download included, in GB."""
+    """What one environment holds.
+
+    Attributes:
+        packages: requirements as pip takes them.
+        disk_gb: free disk space that it takes, download included, in GB.
+        proof: a statement that fails where it cannot run here.
+        system: Debian packages that it needs besides, named where it cannot be installed.
+    """
 
     packages: tuple[str, ...]
     disk_gb: float
+    proof: str
+    system: tuple[str, ...] = ()
 
+
+# On x86-64 torch's usual wheel brings CUDA with it, used or not.
+_TORCH = ("torch>=2.4", "torchvision>=0.19")
 
 RIVALS = {
-    "pillow": Requirements(("numpy>=1.26", "Pillow>=10"), 0.2),
-    "pillow_simd": Requirements(("numpy>=1.26", "pillow-simd>=9.5", "simplejpeg>=1.7"), 0.2),
-    "opencv": Requirements(("numpy>=1.26", "opencv-python-headless>=4.10"), 0.5),
-    "tfdata": Requirements(("numpy>=1.26", "tensorflow-cpu>=2.16"), 3),
-    "dali": Requirements(("numpy>=1.26", "nvidia-dali-cuda120>=1.40"), 3),
-    # On x86-64 torch's usual wheel brings CUDA with it, used or not.
-    "torchvision": Requirements(("numpy>=1.26", "torch>=2.4", "torchvision>=0.19"), 12),
+    "pillow": Requirements(("numpy>=1.26", "Pillow>=10"), 0.2, "import PIL.Image"),
+    "pillow_simd": Requirements(
+        ("numpy>=1.26", "pillow-simd>=9.5", "simplejpeg>=1.7"), 0.2, "import simplejpeg"
+    ),
+    "opencv": Requirements(("numpy>=1.26", "opencv-python-headless>=4.10"), 0.5, "import cv2"),
+    "tfdata": Requirements(("numpy>=1.26", "tensorflow-cpu>=2.16"), 3, "import tensorflow"),
+    "dali": Requirements(("numpy>=1.26", "nvidia-dali-cuda120>=1.40"), 3, "import nvidia.dali"),
+    "torchvision": Requirements(("numpy>=1.26", *_TORCH), 12, "import torchvision.io"),
+    # Its decoder is FFmpeg's, which the wheel looks for on the system.
+    "spdl": Requirements(
+        ("numpy>=1.26", "spdl-io>=0.8"),
+        0.5,
+        "import spdl.io.utils; spdl.io.utils.get_ffmpeg_versions()",
+        ("ffmpeg",),
+    ),
+    "grain": Requirements(("numpy>=1.26", "grain>=0.2.18", "Pillow>=10"), 0.5, "import grain"),
+    "litdata": Requirements(("numpy>=1.26", *_TORCH, "litdata>=0.2.50"), 12, "import litdata"),
+    # Has no wheel: it is compiled against these libraries.
+    "ffcv": Requirements(
+        ("numpy>=1.26", *_TORCH, "ffcv>=1.0.2"),
+        12,
+        "import ffcv",
+        ("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
+    ),
 }
 
 
@@ -57,24 +86,31 @@ def install(name: str, folder: Path) -> str | None:
     free_gb = shutil.disk_usage(folder).free / 1e9
     if free_gb < wanted.disk_gb:
         return f"needs {wanted.disk_gb:g} GB of disk, {free_gb:.1f} GB are free"
+    python = str(place / "bin" / "python")
     try:
         venv.create(place, with_pip=True)
-        subprocess.run(
-            [place / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted.packages],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_DEADLINE_S,
-        )
+        _run(python, "-m", "pip", "install", "--quiet", *wanted.packages)
+        _run(python, "-c", wanted.proof)
     except subprocess.CalledProcessError as error:
         shutil.rmtree(place, ignore_errors=True)
-        lines = [line for line in (error.stderr or "").splitlines() if line.startswith("ERROR")]
-        return lines[-1] if lines else f"{error.cmd[0]} ended with {error.returncode}"
+        also = f" (on Debian it needs: apt-get install {' '.join(wanted.system)})" if wanted.system else ""
+        return _last_words(error) + also
     except (OSError, subprocess.TimeoutExpired) as error:
         shutil.rmtree(place, ignore_errors=True)
         return str(error)
     ready.write_text("\n".join(wanted.packages) + "\n")
     return None
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_DEADLINE_S)
+
+
+def _last_words(error: subprocess.CalledProcessError) -> str:
+    """The last line that names an error: what pip says after a failed build is longer and says less."""
+    lines = [line.strip() for line in (error.stderr or "").splitlines()]
+    named = [line for line in lines if line.startswith("ERROR:") or "Error: " in line]
+    return named[-1] if named else f"{error.cmd[0]} ended with {error.returncode}"
 
 
 def main() -> int:

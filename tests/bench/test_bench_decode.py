@@ -3,10 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from bench import bench_decode
+from bench import bench_decode, contest, harness
 from bench import contestant as contestant_module
 from bench.contestant import ContestantFailed, rival
 from bench.inputs import decode_input, jpeg_files
+from bench.oracle import agreement
 from feeder.errors import ConfigError
 
 
@@ -15,23 +16,12 @@ def no_rivals(monkeypatch, tmp_path):
     monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
 
 
-def load(contestant, data, size=64):
-    contestant.load(
-        files=[str(path) for path in data.files],
-        windows=data.windows.tolist(),
-        flips=data.flips.tolist(),
-        size=size,
-        batch=8,
-        threads=1,
-    )
-
-
 def test_a_contestant_makes_its_batches_in_order(imagenet_sample, tmp_path):
     data = decode_input(imagenet_sample, 20)
-    core = str(bench_decode.harness.choose_cores(1)[0])
+    core = str(harness.choose_cores(1)[0])
     path = tmp_path / "outputs.npy"
     with rival("feeder", None, "decode_feeder.py", "--cores", core, "--variant", "portable") as one:
-        load(one, data)
+        contest.load(one, data, 64, 1)
         result = one.ask("round")
         one.ask("outputs", path=str(path), count=13)
     assert result["images"] == 20
@@ -41,18 +31,18 @@ def test_a_contestant_makes_its_batches_in_order(imagenet_sample, tmp_path):
     assert outputs.shape == (13, 64, 64, 3)
     assert one.facts["antialias"] is True
     assert one.facts["windows"] == "exact"
-    wanted = bench_decode._oracle(data, 13, 64, True)
-    assert bench_decode.agreement(outputs, wanted).mean_abs < 1
+    wanted = contest._oracle(data, 13, 64, True)
+    assert agreement(outputs, wanted).mean_abs < 1
 
 
 def test_a_contestant_that_does_another_job_is_left_out(imagenet_sample):
     data = decode_input(imagenet_sample, 8)
-    core = str(bench_decode.harness.choose_cores(1)[0])
+    core = str(harness.choose_cores(1)[0])
     with rival("feeder", None, "decode_feeder.py", "--cores", core, "--variant", "portable") as one:
-        load(one, data)
+        contest.load(one, data, 64, 1)
         data.flips[:] = ~data.flips
         with pytest.raises(ContestantFailed, match="another job"):
-            bench_decode._check(one, data, 64)
+            contest.check(one, data, 64)
 
 
 def test_rows_of_a_run(imagenet_sample, no_rivals, capsys):
@@ -65,7 +55,7 @@ def test_rows_of_a_run(imagenet_sample, no_rivals, capsys):
     assert ours["contestant"] == "feeder portable"
     assert ours["feeder_times_faster"]["median"] == 1
     assert len(ours["seconds"]) == 2
-    assert [row["contestant"] for row in left_out] == [entry.name for entry in bench_decode.RIVALS]
+    assert [row["contestant"] for row in left_out] == [entry.name for entry in contest.RIVALS]
     assert all("make rivals" in row["reason"] for row in left_out)
     assert summary == {"kind": "summary", "run": head["run"], "feeder": "feeder portable", "compared": {}}
 
@@ -90,7 +80,7 @@ def test_the_comparison_takes_the_rival_that_is_nearest():
         }
 
     rows = [
-        row("feeder native", True, 1.0),
+        row("feeder", True, 1.0),
         row("feeder portable", True, 1.1),
         row("OpenCV", True, 2.0),
         row("Pillow", True, 3.0),
@@ -124,9 +114,9 @@ def test_folders_without_images(tmp_path):
 
 def test_a_missing_decoder_is_an_error_and_not_another_row(imagenet_sample, monkeypatch):
     monkeypatch.setattr(
-        bench_decode,
+        contest,
         "FEEDER",
-        {"native": bench_decode.Entry("feeder native", None, "decode_feeder.py", "no-such-kind")},
+        {"native": contest.Entry("feeder", None, "decode_feeder.py", "no-such-kind")},
     )
-    with pytest.raises(ContestantFailed, match="feeder native: ended"):
+    with pytest.raises(ContestantFailed, match="feeder: ended"):
         bench_decode.run(imagenet_sample, rounds=1, images=2, size=32)
