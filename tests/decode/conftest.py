@@ -116,6 +116,37 @@ def sample(imagenet_sample: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(imagenet_sample.iterdir())]
 
 
+@pytest.fixture(scope="session")
+def agree() -> Iterator[Callable[..., int]]:
+    """Decodes images by all levels and by libjpeg alone; asserts that they agree; returns how many decode."""
+    kernel = pytest.importorskip("feeder.decode._kernel")
+    from feeder.decode.kernel import NativeDecoder
+
+    decoders = [NativeDecoder(1, level=level) for level in kernel.LEVELS]
+    decoders.append(NativeDecoder(1, libjpeg_only=True))
+
+    def check(images: list[bytes], windows: list[tuple[int, int, int, int]], **settings: Any) -> int:
+        size = (19, 23)
+        flips = np.arange(len(images)) % 3 == 0
+        expected: Pixels | None = None
+        verdicts: list[str | None] = []
+        for decoder in decoders:
+            out = np.zeros((len(images), *size, 3), np.uint8)
+            reasons = decoder.decode(images, np.array(windows, np.int32), flips, out, **settings)
+            good = np.array([reason is None for reason in reasons], np.bool_)
+            out[~good] = 0
+            if expected is None:
+                expected, verdicts = out, reasons
+            assert reasons == verdicts, decoder.name
+            differ = np.flatnonzero((out != expected).any(axis=(1, 2, 3)))
+            assert not differ.size, (decoder.name, differ, [windows[index] for index in differ])
+        return verdicts.count(None)
+
+    yield check
+    for decoder in decoders:
+        decoder.close()
+
+
 @dataclass(frozen=True)
 class OddImage:
     name: str

@@ -33,6 +33,6 @@ def test_every_byte_is_libjpegs(tmp_path, settings):
     if cmake is None or not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         pytest.skip("no cmake or no C++ compiler on the PATH: check_planes cannot be built")
     generator = ["-G", "Ninja"] if shutil.which("ninja", path=PATH) else []
-    run(cmake, "-S", str(ROOT), "-B", str(tmp_path), *generator, "-DFEEDER_FUZZ=ON", *settings)
+    run(cmake, "-S", str(ROOT), "-B", str(tmp_path), *generator, "-DFEEDER_CHECKS=ON", *settings)
     run(cmake, "--build", str(tmp_path), "--target", "check_planes", "--parallel", "2")
     assert "images as libjpeg has them at plain" in run(str(tmp_path / "check_planes"), "1")

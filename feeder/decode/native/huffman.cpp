@@ -252,8 +252,12 @@ inline bool decode(EntropyReader *reader, const McuPlan &plan, int mcus, int16_t
     for (int i = 0; i < blocks; ++i) {
       const McuPlan::Block &block = plan.block[i];
       if (!decode_block<store>(&bits, &missing, *block.dc, *block.ac, &reader->predictions[block.component],
-                               coefficients + i * kBlockSamples, lasts + i)) {
+                               coefficients, lasts)) {
         return false;
+      }
+      if (store) {
+        coefficients += kBlockSamples;
+        ++lasts;
       }
     }
     if (bits.next > guard) return false;
