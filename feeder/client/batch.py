@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from feeder.order import Position
 from feeder.wire.messages import BadRecordInfo, Chunk, SlotStatus
 
-__all__ = ["Assembly", "Batch"]
+__all__ = ["Assembly", "Batch", "Landing"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +33,11 @@ class Batch:
 
 
 class Assembly:
-    """A batch in the making. Pieces may be written from several threads at a time: they never overlap.
+    """A batch in the making. Several threads may write pieces of it at a time: these do not overlap, or they
+    hold the same bytes.
 
     Attributes:
+        writers: threads that write pixels now.
         slots: of the global step that belong to this consumer; B in number.
         images, labels: as in Batch.
         records: int64 [B], what fills each slot; -1 for padding.
@@ -41,7 +45,7 @@ class Assembly:
         bad: the bad records that were met.
     """
 
-    __slots__ = ("bad", "images", "labels", "records", "slots", "status")
+    __slots__ = ("bad", "images", "labels", "records", "slots", "status", "writers")
 
     def __init__(self, slots: range, image_size: int) -> None:
         self.slots = slots
@@ -50,6 +54,7 @@ class Assembly:
         self.records: NDArray[np.int64] = np.empty(len(slots), np.int64)
         self.status: NDArray[np.uint8] = np.empty(len(slots), np.uint8)
         self.bad: list[BadRecordInfo] = []
+        self.writers = 0
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -59,25 +64,45 @@ class Assembly:
     def mismatch(self, slots: tuple[int, ...], chunk: Chunk) -> str | None:
         """Why a chunk cannot be the answer for these slots, or None."""
         expected = len(slots) * self.images[0].nbytes
-        if len(chunk.records) == len(slots) and len(chunk.pixels) == expected:
+        if len(chunk.records) == len(slots) and chunk.pixel_bytes == expected:
             return None
         return (
-            f"{len(chunk.records)} slots with {len(chunk.pixels)} bytes of pixels came, "
+            f"{len(chunk.records)} slots with {chunk.pixel_bytes} bytes of pixels came, "
             f"asked for were {len(slots)} slots with {expected} bytes"
         )
 
-    def write(self, slots: tuple[int, ...], chunk: Chunk) -> None:
-        """Copies a chunk into its slots: the one copy that the client makes of the pixels."""
-        pixels = np.frombuffer(chunk.pixels, np.uint8).reshape(len(slots), *self.images.shape[1:])
+    def places(self, slots: tuple[int, ...]) -> list[memoryview]:
+        """Where the pixels of these slots go, one after another: views of bytes, one a run of neighbours."""
+        return [self.images[at].reshape(-1).data for at, _ in self._runs(slots)]
+
+    def note(self, slots: tuple[int, ...], chunk: Chunk) -> None:
+        """Takes over all of a chunk but its pixels, which are in their places."""
+        for at, of_chunk in self._runs(slots):
+            self.labels[at] = chunk.labels[of_chunk]
+            self.records[at] = chunk.records[of_chunk]
+            self.status[at] = chunk.status[of_chunk]
+        self.bad.extend(chunk.bad)
+
+    def detach(self) -> None:
+        """Before the batch is handed out: what a worker was late with, and another made meanwhile, may still
+        be arriving. It goes on into the old array."""
+        if self.writers:
+            self.images = self.images.copy()
+
+    def _runs(self, slots: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+        """Runs of neighbouring slots: where they are in this batch, and where in the chunk."""
         begin = 0
-        while begin < len(slots):  # runs of neighbouring slots; NumPy copies each without the GIL
+        while begin < len(slots):
             end = begin + 1
             while end < len(slots) and slots[end] == slots[end - 1] + 1:
                 end += 1
-            at = slice(slots[begin] - self.slots.start, slots[end - 1] + 1 - self.slots.start)
-            self.images[at] = pixels[begin:end]
-            self.labels[at] = chunk.labels[begin:end]
-            self.records[at] = chunk.records[begin:end]
-            self.status[at] = chunk.status[begin:end]
+            first = slots[begin] - self.slots.start
+            yield slice(first, first + end - begin), slice(begin, end)
             begin = end
-        self.bad.extend(chunk.bad)
+
+
+class Landing(NamedTuple):
+    """Where the pixels of one arriving chunk go, in their order: views of bytes in `assembly`."""
+
+    assembly: Assembly
+    places: list[memoryview]

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 
-from feeder.client.batch import Assembly
+from feeder.client.batch import Assembly, Landing
 from feeder.client.link import Link
 from feeder.client.session import SUSPECT_AFTER_S, Session, WorkerView
 from feeder.client.workers import WorkerInfo, check_agreement
@@ -31,7 +31,7 @@ from feeder.errors import (
 from feeder.order import Order, Position
 from feeder.wire import max_slots
 from feeder.wire.address import Address
-from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, FailureKind, Open, Opened, Reply
+from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, FailureKind, Open, Opened
 
 __all__ = ["Engine"]
 
@@ -58,7 +58,6 @@ class Engine:
     Attributes:
         links: one a worker, by its address.
         wait_s: time that `take` waited for a batch.
-        copy_s: thread-seconds of copying pixels into batches.
         received_bytes: of chunk messages' pixels.
     """
 
@@ -77,7 +76,6 @@ class Engine:
     ) -> None:
         spec = order.spec
         self.wait_s = 0.0
-        self.copy_s = 0.0
         self.received_bytes = 0
         self.links = {
             name: Link(address, opening, self, time.monotonic, missed=name in missing)
@@ -145,7 +143,9 @@ class Engine:
             self._send(now)
             step = self._session.ready
             if step is not None:
-                return self._assemblies[step.number]
+                assembly = self._assemblies[step.number]
+                assembly.detach()
+                return assembly
             if self._session.ended:
                 return None
             stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
@@ -221,53 +221,64 @@ class Engine:
                 )
                 self._changed.notify_all()
 
-    def replied(self, name: str, reply: Reply) -> None:
-        """A worker's answer.
-
-        Raises:
-            ProtocolError: it is not an answer to what was asked.
-        """
-        if isinstance(reply, Chunk):
-            self._chunk(name, reply)
-            return
+    def replied(self, name: str, reply: Failed | Draining) -> None:
+        """A worker's answer that is no chunk."""
         with self._changed:
             now = time.monotonic()
             if isinstance(reply, Draining):
                 log.info("worker %s drains", name)
                 self._session.draining(name, now)
-            elif isinstance(reply, Failed):
+            else:
                 error, final = _failure(name, reply)
                 self._session.failed(name, reply.id, error, now, final=final)
                 self._changed.notify_all()
             self._send(now)
 
-    def _chunk(self, name: str, chunk: Chunk) -> None:
-        with self._lock:
-            now = time.monotonic()
-            self.received_bytes += len(chunk.pixels)
-            piece = self._session.claim(name, chunk.id, now)
+    def arriving(self, name: str, chunk: Chunk) -> Landing | None:
+        """Where the pixels of a chunk go that begins to arrive; None where nobody wants them any more. Each
+        landing must be ended, by `landed` or by `given_up`.
+
+        Raises:
+            ProtocolError: it is not what was asked for.
+        """
+        with self._changed:
+            self.received_bytes += chunk.pixel_bytes
+            piece = self._session.expects(name, chunk.id)
             if piece is None or self._closed:
+                now = time.monotonic()
+                self._session.delivered(name, chunk.id, now)
                 self._send(now)
-                return
+                return None
             assembly = self._assemblies.get(piece.step.number)
             if assembly is None:
                 assembly = self._assemblies[piece.step.number] = Assembly(self._slots, self._spec.image_size)
             mismatch = assembly.mismatch(piece.slots, chunk)
             if mismatch is not None:
+                now = time.monotonic()
                 error = ProtocolError(f"worker {name}: {mismatch}")
-                self._session.rejected(name, piece, error, now)
+                self._session.failed(name, chunk.id, error, now, final=False)
                 self._send(now)
                 raise error
-        # Nobody else touches these slots, and the batch is not handed out before `written`.
-        begun = time.perf_counter()
-        assembly.write(piece.slots, chunk)
-        copied_s = time.perf_counter() - begun
+            assembly.writers += 1
+            return Landing(assembly, assembly.places(piece.slots))
+
+    def landed(self, name: str, chunk: Chunk, landing: Landing) -> None:
+        """All pixels of a chunk are in their places."""
         with self._changed:
+            landing.assembly.writers -= 1
             now = self._progress_s = time.monotonic()
-            self.copy_s += copied_s
-            if self._session.written(name, piece):
+            piece = self._session.expects(name, chunk.id)
+            if piece is not None:
+                landing.assembly.note(piece.slots, chunk)
+            self._session.delivered(name, chunk.id, now)
+            if self._session.ready is not None:
                 self._changed.notify_all()
             self._send(now)
+
+    def given_up(self, landing: Landing) -> None:
+        """The rest of a chunk will not come."""
+        with self._lock:
+            landing.assembly.writers -= 1
 
     # With the lock held.
 

@@ -7,17 +7,21 @@ import random
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 
+import feeder
+from feeder.client.batch import Landing
 from feeder.client.workers import WorkerInfo, describe, failure_of
 from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
-from feeder.wire import FEED
+from feeder.wire import FEED, MAX_CHUNK_BYTES
 from feeder.wire.address import Address
+from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import open_channel
-from feeder.wire.codec import encode_request, parse_reply
-from feeder.wire.messages import ChunkRequest, Open, Opened, Reply
+from feeder.wire.codec import CHUNK_START_BYTES, encode_request, parse_chunk_start, parse_reply
+from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, Open, Opened, Reply
+from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["Events", "Link"]
 
@@ -30,6 +34,9 @@ once."""
 
 DESCRIBE_TIMEOUT_S = 5.0
 
+MAX_REPLY_BYTES = MAX_CHUNK_BYTES + (1 << 20)
+"""Of a reply that is read as a whole: a chunk that lists bad records."""
+
 
 class Events(Protocol):
     """What a link tells its owner; called on the link's thread."""
@@ -39,7 +46,14 @@ class Events(Protocol):
 
     def opened(self, name: str, opened: Opened) -> None: ...
 
-    def replied(self, name: str, reply: Reply) -> None: ...
+    def replied(self, name: str, reply: Failed | Draining) -> None: ...
+
+    def arriving(self, name: str, chunk: Chunk) -> Landing | None:
+        """Where the pixels go; None: nowhere. What it returns is ended by one of the next two."""
+
+    def landed(self, name: str, chunk: Chunk, landing: Landing) -> None: ...
+
+    def given_up(self, landing: Landing) -> None: ...
 
     def lost(self, name: str) -> None: ...
 
@@ -80,7 +94,8 @@ class Link:
         self._events = events
         self._clock = clock
         self._stop = threading.Event()
-        self._call: Any = None
+        #: What `stop` ends.
+        self._call: grpc.Future[pb.DescribeReply] | Call | None = None
         self._connections = 0
         #: The log says that it is gone, and not yet that it is back.
         self._missed = missed
@@ -135,11 +150,11 @@ class Link:
 
     def _connect(self) -> FeederError:
         """One connection from dial to end; returns why it ended."""
-        channel = open_channel(self._address)
         requests = self._requests = SimpleQueue()
         error: FeederError
         try:
-            self._feed(channel, requests)
+            self._check()
+            self._feed(requests)
             error = WorkerUnavailable(f"worker {self.name} ended the stream")
         except grpc.RpcError as failure:
             error = failure_of(failure, self.name)
@@ -150,8 +165,6 @@ class Link:
             error = failure
         finally:
             self._call = None
-            requests.put(None)
-            channel.close()
         if not self._stop.is_set():  # what `stop` itself ended is no error
             self.error = error
         if isinstance(error, Refused | WorkersDisagree | ConfigError | ProtocolError):
@@ -162,34 +175,81 @@ class Link:
         self._events.lost(self.name)
         return error
 
-    def _feed(self, channel: grpc.Channel, requests: SimpleQueue[bytes | None]) -> None:
-        reply = self._hold(describe(channel, DESCRIBE_TIMEOUT_S)).result()
-        info = WorkerInfo.from_reply(self.name, reply)
+    def _check(self) -> None:
+        with open_channel(self._address) as channel:
+            question = describe(channel, DESCRIBE_TIMEOUT_S)
+            self._hold(question)
+            info = WorkerInfo.from_reply(self.name, question.result())
         self._events.check(self.name, info)
         if info.draining:
             raise WorkerUnavailable(f"worker {self.name} is draining")
-        requests.put(encode_request(self._opening))
-        feed: Any = channel.stream_stream(FEED, request_serializer=None, response_deserializer=None)
-        for data in self._hold(feed(iter(requests.get, None))):
-            reply = parse_reply(data)
-            if isinstance(reply, Opened):
-                if self._missed:
-                    log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
-                    self._missed = False
-                self.reconnects += self._connections > 0
-                self._connections += 1
-                self.error, self.refused_since_s, self.duplicate = None, None, False
-                self._events.opened(self.name, reply)
-            else:
-                self._events.replied(self.name, reply)
 
-    def _hold(self, call: Any) -> Any:
+    def _feed(self, requests: SimpleQueue[bytes | None]) -> None:
+        with Call(self._address, FEED, user_agent=f"feeder/{feeder.__version__}") as call:
+            self._hold(call)
+            requests.put(encode_request(self._opening))
+            sender = threading.Thread(
+                target=_send, args=(call, requests), name=f"feeder-send-{self.name}", daemon=True
+            )
+            sender.start()
+            try:
+                while (size := call.receive()) is not None:
+                    self._receive(call, size)
+            finally:
+                requests.put(None)
+                call.cancel()
+                sender.join()
+
+    def _receive(self, call: Call, size: int) -> None:
+        start = call.read(CHUNK_START_BYTES)
+        reply: Reply | None = parse_chunk_start(start, size)
+        if reply is None:
+            if size > MAX_REPLY_BYTES:
+                raise ProtocolError(f"worker {self.name}: a reply of {size} bytes came")
+            reply = parse_reply(start + call.read(size))
+        if isinstance(reply, Chunk):
+            self._land(call, reply)
+        elif isinstance(reply, Opened):
+            if self._missed:
+                log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
+                self._missed = False
+            self.reconnects += self._connections > 0
+            self._connections += 1
+            self.error, self.refused_since_s, self.duplicate = None, None, False
+            self._events.opened(self.name, reply)
+        else:
+            self._events.replied(self.name, reply)
+
+    def _land(self, call: Call, chunk: Chunk) -> None:
+        landing = self._events.arriving(self.name, chunk)
+        if landing is None:
+            return
+        here = chunk.pixels
+        try:
+            for place in landing.places:
+                part = min(len(place), len(here))
+                place[:part], here = here[:part], here[part:]
+                call.read_into(place[part:])
+        except BaseException:
+            self._events.given_up(landing)
+            raise
+        self._events.landed(self.name, chunk, landing)
+
+    def _hold(self, call: grpc.Future[pb.DescribeReply] | Call) -> None:
         """Keeps the call where `stop` finds it; one that `stop` just missed is cancelled here."""
         self._call = call
         if self._stop.is_set():
             call.cancel()
-        return call
+
+
+def _send(call: Call, requests: SimpleQueue[bytes | None]) -> None:
+    try:
+        while (data := requests.get()) is not None:
+            call.send(data)
+        call.done_sending()
+    except CallFailed:
+        pass  # the receiving thread meets it, too
 
 
 def _code(failure: object) -> grpc.StatusCode | None:
-    return failure.code() if isinstance(failure, grpc.Call) else None
+    return failure.code() if isinstance(failure, grpc.Call | CallFailed) else None

@@ -5,11 +5,9 @@ pieces, and a piece is asked from the worker that the order assigns its lane to,
 worker allows. What a worker fails to deliver is asked from the next in line. Pieces are pure, so whoever
 answers first is right:
 
-    wanted --claim--> claimed --written--> written
-       ^                 |
-       +----failed-------+
+    wanted --delivered--> written
 
-The caller tells what happened (`opened`, `lost`, `claim`, ...), then sends what `poll` returns.
+The caller tells what happened (`opened`, `lost`, `delivered`, ...), then sends what `poll` returns.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class Piece:
         step: the step that it is a part of.
         slots: of the global step, ascending.
         lane: of the first slot; it decides who is next in line.
-        state: "claimed" while its bytes are being copied into the batch.
+        written: it is in the batch.
         asked: request numbers that may still bring it, and of whom.
         refused_by: workers that failed to make it since the last round began.
         rounds: how often all live workers had failed.
@@ -78,7 +76,7 @@ class Piece:
     step: Step
     slots: tuple[int, ...]
     lane: int
-    state: Literal["wanted", "claimed", "written"] = "wanted"
+    written: bool = False
     asked: dict[int, str] = field(default_factory=dict)
     refused_by: set[str] = field(default_factory=set)
     rounds: int = 0
@@ -175,7 +173,7 @@ class Session:
         if known.state == "down":
             return
         if known.state != "suspect":  # a suspect's were counted when it became one
-            known.failovers += sum(piece.state == "wanted" for piece in known.owed.values())
+            known.failovers += sum(not piece.written for piece in known.owed.values())
         known.state = "down"
         for request, piece in known.owed.items():
             del piece.asked[request]
@@ -188,34 +186,23 @@ class Session:
             self._workers[worker].state = "draining"
             self._deal(now)
 
-    def claim(self, worker: str, request: int, now: float) -> Piece | None:
-        """An answer with pixels came. The caller now owns the piece and writes it, or drops the answer if
-        None."""
+    def delivered(self, worker: str, request: int, now: float) -> Piece | None:
+        """All of an answer is in the batch: the piece that it completes, or None if another was first."""
         piece = self._answered(worker, request, now)
-        if piece is None or piece.state != "wanted":
+        if piece is None or piece.written:
             return None
-        piece.state = "claimed"
-        return piece
-
-    def written(self, worker: str, piece: Piece) -> bool:
-        """A claimed piece is in the batch; True if it was the last of its step."""
-        piece.state = "written"
+        piece.written = True
         known = self._workers[worker]
         known.chunks += 1
         known.images += len(piece.slots)
         self._missing[piece.step] -= 1
-        return self._missing[piece.step] == 0
+        return piece
 
     def failed(self, worker: str, request: int, error: FeederError, now: float, *, final: bool) -> None:
         """The worker answers that it cannot make the piece; `final` if no other could either."""
         piece = self._answered(worker, request, now)
-        if piece is not None and piece.state == "wanted":
+        if piece is not None and not piece.written:
             self._refused(worker, piece, error, now, final=final)
-
-    def rejected(self, worker: str, piece: Piece, error: FeederError, now: float) -> None:
-        """A claimed piece turned out not to be what was asked for; nothing of it was written."""
-        piece.state = "wanted"
-        self._refused(worker, piece, error, now, final=False)
 
     def take(self) -> Step | None:
         """The oldest step, if it is complete; the window then moves on."""
@@ -239,7 +226,7 @@ class Session:
         for name, worker in self._workers.items():
             while worker.queue and len(worker.owed) < worker.max_outstanding:
                 piece = worker.queue.popleft()
-                if piece.state != "wanted":
+                if piece.written:
                     continue
                 if not worker.owed:
                     worker.heard_s = now
@@ -250,6 +237,11 @@ class Session:
         return requests
 
     # What the caller may ask.
+
+    def expects(self, worker: str, request: int) -> Piece | None:
+        """What an answer of `worker` to this request is still wanted for."""
+        piece = self._workers[worker].owed.get(request)
+        return None if piece is None or piece.written else piece
 
     @property
     def ready(self) -> Step | None:
@@ -323,7 +315,7 @@ class Session:
             worker = self._workers[name]
             if worker.owed and now - worker.heard_s >= self._suspect_after_s and len(self.live) > 1:
                 worker.state = "suspect"
-                worker.failovers += sum(piece.state == "wanted" for piece in worker.owed.values())
+                worker.failovers += sum(not piece.written for piece in worker.owed.values())
                 self._deal(now)
 
     def _expected(self, piece: Piece) -> bool:
@@ -343,7 +335,7 @@ class Session:
         self._delayed = [piece for piece in self._delayed if piece.not_before_s > now]
         for pieces in self._open.values():
             for piece in pieces:
-                if piece.state == "wanted" and piece.not_before_s <= now and not self._expected(piece):
+                if not piece.written and piece.not_before_s <= now and not self._expected(piece):
                     self._route(piece, now, first=False)
 
     def _route(self, piece: Piece, now: float, *, first: bool) -> None:

@@ -53,7 +53,6 @@ class StreamStats:
         images: slots handed out, masked ones included.
         batches: handed out.
         wait_s: seconds that the consumer waited for them.
-        copy_s: thread-seconds of copying pixels into batches.
         received_bytes: of pixels that came over the connections.
         transport: how they came: "grpc".
         workers: by address.
@@ -62,7 +61,6 @@ class StreamStats:
     images: int
     batches: int
     wait_s: float
-    copy_s: float
     received_bytes: int
     transport: str
     workers: Mapping[str, WorkerStats]
@@ -206,7 +204,6 @@ class Stream(Iterator[Batch]):
             images=batches * len(self._order.consumer_slots(*self._consumer)),
             batches=batches,
             wait_s=engine.wait_s,
-            copy_s=engine.copy_s,
             received_bytes=engine.received_bytes,
             transport="grpc",
             workers=workers,

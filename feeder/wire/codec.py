@@ -2,8 +2,8 @@
 
 Small messages go through the generated classes. A chunk, megabytes of pixels, is framed and parsed by hand:
 the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written straight
-into the message that gRPC sends, and the client reads them where gRPC put them. To anyone else both are
-ordinary protobuf.
+into the message that gRPC sends, and the client parses what precedes them (`parse_chunk_start`) and reads
+them from the socket into its batch. To anyone else both are ordinary protobuf.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ from feeder.wire.messages import (
 from feeder.wire.spec import spec_from_proto, spec_to_proto
 from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["ChunkFrame", "bad_to_proto", "encode_reply", "encode_request", "parse_reply", "parse_request"]
+__all__ = [
+    "ChunkFrame",
+    "bad_to_proto",
+    "encode_reply",
+    "encode_request",
+    "parse_chunk_start",
+    "parse_reply",
+    "parse_request",
+]
 
 # Tags, field number << 3 | wire type: 0 varint, 2 length and bytes.
 _REPLY_CHUNK = bytes([2 << 3 | 2])
@@ -46,6 +54,9 @@ _PIXELS = bytes([15 << 3 | 2])
 _ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_STATUS = max(SlotStatus)
+
+CHUNK_START_BYTES = 1024
+"""Enough for what precedes the pixels of MAX_SLOTS slots: 13 bytes a slot, tags, lengths and the number."""
 
 
 def _varint(value: int) -> bytes:
@@ -211,14 +222,11 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
 
 
 def parse_reply(data: bytes) -> Reply:
-    """The message that a worker sent; the pixels of a chunk stay where they are, in `data`.
+    """The message that a worker sent.
 
     Raises:
         ProtocolError: no FeedReply, none of its kinds, or a chunk whose arrays do not fit together.
     """
-    plain = _plain_chunk(data)
-    if plain is not None:
-        return _checked(plain)
     try:
         message = pb.FeedReply.FromString(data)
     except DecodeError:
@@ -253,12 +261,13 @@ def _chunk(message: pb.Chunk) -> Chunk:
         np.frombuffer(message.status, np.uint8),
         tuple(map(_bad_from_proto, message.bad)),
         memoryview(message.pixels),
+        len(message.pixels),
     )
 
 
 def _checked(chunk: Chunk) -> Chunk:
     count = len(chunk.records)
-    labels, statuses, nbytes = len(chunk.labels), len(chunk.status), len(chunk.pixels)
+    labels, statuses, nbytes = len(chunk.labels), len(chunk.status), chunk.pixel_bytes
     if not (count == labels == statuses) or count == 0 or nbytes % count:
         raise ProtocolError(
             f"chunk {chunk.id} holds {count} records, {labels} labels, {statuses} statuses and "
@@ -270,17 +279,25 @@ def _checked(chunk: Chunk) -> Chunk:
     return chunk
 
 
-def _plain_chunk(data: bytes) -> Chunk | None:
-    """The chunk of a FeedReply that is written as ChunkFrame does, nothing of it copied.
+def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
+    """The chunk of a FeedReply that is written as ChunkFrame does.
 
-    None where the message is anything else, a chunk that lists bad records included: then the generated
-    classes, which take every legal encoding, have the word.
+    Args:
+        data: the first bytes of the message; `CHUNK_START_BYTES` hold all but the pixels.
+        size: of the whole message in bytes.
+
+    Returns:
+        The chunk with those of its pixels that are in `data`; None where the message is anything else, a
+        chunk that lists bad records included: then `parse_reply` has the word, which takes all that is legal.
+
+    Raises:
+        ProtocolError: a chunk whose arrays do not fit together.
     """
     try:
         if not data.startswith(_REPLY_CHUNK):
             return None
         length, at = _read_varint(data, 1)
-        if at + length != len(data) or not data.startswith(_ID, at):
+        if at + length != size or not data.startswith(_ID, at):
             return None
         request, at = _read_varint(data, at + 1)
         arrays: list[NDArray[Any]] = []
@@ -297,10 +314,10 @@ def _plain_chunk(data: bytes) -> Chunk | None:
         length, at = _read_varint(data, at + 1)
     except (IndexError, ValueError):  # it ends early
         return None
-    if at + length != len(data) or request >> 64:
+    if at + length != size or request >> 64:
         return None
     records, labels, status = arrays
-    return Chunk(request, records, labels, status, (), memoryview(data)[at:])
+    return _checked(Chunk(request, records, labels, status, (), memoryview(data)[at:], length))
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

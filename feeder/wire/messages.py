@@ -87,7 +87,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A made chunk of n slots.
+    """A made chunk of n slots, or the beginning of one that is still on its way.
 
     Attributes:
         id: of the request.
@@ -95,7 +95,8 @@ class Chunk:
         labels: int32 [n], -1 where masked.
         status: uint8 [n], SlotStatus of each slot.
         bad: the records that were found bad on the way.
-        pixels: n images of equal size one after another; a view that keeps the received message alive.
+        pixels: of n images of equal size one after another, those that are here.
+        pixel_bytes: of all of them.
     """
 
     id: int
@@ -104,6 +105,7 @@ class Chunk:
     status: NDArray[np.uint8]
     bad: tuple[BadRecordInfo, ...]
     pixels: memoryview
+    pixel_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

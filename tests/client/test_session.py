@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from feeder.client.session import GATHER_S, RETRY_S, ROUNDS, Piece, Request, Session, Step
+from feeder.client.session import GATHER_S, RETRY_S, ROUNDS, Request, Session, Step
 from feeder.errors import BadRecord, StorageError
 from feeder.order import assign
 
@@ -25,11 +25,7 @@ def make(
 
 
 def deliver(session: Session, request: Request, now: float = 0.0) -> bool:
-    piece = session.claim(request.worker, request.id, now)
-    if piece is None:
-        return False
-    session.written(request.worker, piece)
-    return True
+    return session.delivered(request.worker, request.id, now) is not None
 
 
 def covered(requests: list[Request], step: int) -> list[int]:
@@ -266,9 +262,8 @@ def test_a_rejected_answer_is_asked_again_elsewhere() -> None:
     session.opened("a", 100, 0.0)
     session.opened("b", 100, 0.0)
     request = session.poll(0.0)[0]
-    piece = session.claim(request.worker, request.id, 0.0)
-    assert piece is not None
-    session.rejected(request.worker, piece, StorageError("short"), 0.0)
+    assert session.expects(request.worker, request.id) is not None
+    session.failed(request.worker, request.id, StorageError("short"), 0.0, final=False)
     (again,) = session.poll(0.0)
     assert (again.slots, again.worker != request.worker) == (request.slots, True)
 
@@ -301,7 +296,6 @@ class Feeding(RuleBasedStateMachine):
         self.now = 0.0
         self.limits = dict.fromkeys(WORKERS, 0)
         self.owed: dict[str, dict[int, Request]] = {name: {} for name in WORKERS}
-        self.claimed: list[tuple[str, Piece]] = []
         self.written: dict[int, list[int]] = {}
         self.taken = 0
 
@@ -321,10 +315,8 @@ class Feeding(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(WORKERS))
     def lose(self, name: str) -> None:
-        # A link copies and reads on one thread, so it cannot end between claim and written.
-        if not any(worker == name for worker, _ in self.claimed):
-            self.session.lost(name, self.now)
-            self.owed[name].clear()
+        self.session.lost(name, self.now)
+        self.owed[name].clear()
         self.poll()
 
     @rule(name=st.sampled_from(WORKERS))
@@ -345,19 +337,16 @@ class Feeding(RuleBasedStateMachine):
         if fails and data.draw(st.integers(0, 3)) == 0:
             self.session.failed(name, request.id, StorageError("disk"), self.now, final=False)
         else:
-            piece = self.session.claim(name, request.id, self.now)
-            if piece is not None:
-                assert piece.step.number >= self.taken
-                self.claimed.append((name, piece))
+            self.deliver(name, request)
         self.poll()
 
-    @precondition(lambda self: self.claimed)
-    @rule()
-    def write(self) -> None:
-        name, piece = self.claimed.pop(0)
-        self.written.setdefault(piece.step.number, []).extend(piece.slots)
-        self.session.written(name, piece)
-        self.poll()
+    def deliver(self, name: str, request: Request) -> None:
+        expected = self.session.expects(name, request.id)
+        piece = self.session.delivered(name, request.id, self.now)
+        assert piece is expected
+        if piece is not None:
+            assert piece.step.number >= self.taken
+            self.written.setdefault(piece.step.number, []).extend(piece.slots)
 
     @rule()
     def take(self) -> None:
@@ -378,8 +367,6 @@ class Feeding(RuleBasedStateMachine):
     def teardown(self) -> None:
         """With all workers well again, the stream comes to its end, or to a failure that all of them had a
         part in."""
-        while self.claimed:
-            self.write()
         for name in WORKERS:
             self.lose(name)
         for name in WORKERS:
@@ -387,11 +374,8 @@ class Feeding(RuleBasedStateMachine):
         for _ in range(1000):
             for name in WORKERS:
                 for number in list(self.owed[name]):
-                    request = self.owed[name].pop(number)
-                    piece = self.session.claim(name, request.id, self.now)
-                    if piece is not None:
-                        self.claimed.append((name, piece))
-                        self.write()
+                    self.deliver(name, self.owed[name].pop(number))
+            self.poll()
             self.take()
             self.now += 0.1
             if self.session.ended:

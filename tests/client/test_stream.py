@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
+import socket
 import threading
 import time
 import weakref
@@ -454,10 +456,10 @@ def test_other_records_than_asked_for_are_the_end_of_the_stream(scripted: Make) 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_ours_is_an_error_and_not_a_hang(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*_: object) -> None:
+    def note(*_: object) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(engine.Assembly, "write", write)
+    monkeypatch.setattr(engine.Assembly, "note", note)
     stream = feeder.connect(scripted().address).stream("data", **TINY)
     with stream, pytest.raises(feeder.errors.ServiceError, match="died of a fault in feeder"):
         next(stream)
@@ -475,6 +477,68 @@ def test_a_silent_worker_is_passed_by(scripted: Make, monkeypatch: pytest.Monkey
     with feeder.connect([a.address, b.address]).stream("data", **TINY) as stream:
         until(stream, lambda: stream.stats().workers[a.address].state == "suspect")
         next(stream)
+
+
+class HaltingProxy:
+    """Passes on what a worker says until 100,000 bytes of a connection, and the rest once `go` is set."""
+
+    def __init__(self, target: str) -> None:
+        self.go = threading.Event()
+        self.halted = threading.Event()
+        host, port = target.split(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                worker = socket.create_connection(self._target)
+                for pair in ((client, worker, False), (worker, client, True)):
+                    self._threads.append(threading.Thread(target=self._pass, args=pair))
+                    self._threads[-1].start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, halts: bool) -> None:
+        passed = 0
+        with source, contextlib.suppress(OSError):
+            while data := source.recv(50_000):
+                sink.sendall(data)
+                passed += len(data)
+                if halts and passed >= 100_000:
+                    self.halted.set()
+                    self.go.wait(20)
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.go.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_a_worker_that_halts_within_a_chunk_writes_to_no_batch_that_was_handed_out(
+    scripted: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "SUSPECT_AFTER_S", 0.3)
+    a, b = scripted(), scripted()
+    proxy = HaltingProxy(a.address)
+    try:
+        client = feeder.connect([proxy.address, b.address])
+        with client.stream("data", batch_size=8, image_size=128) as stream:
+            batch = next(stream)
+            assert proxy.halted.is_set()
+            assert stream.stats().workers[proxy.address].images == 0
+            assert records_of(batch) == expected(stream, 0, 0, range(8))
+            batch.images[:] = 77  # they are the consumer's own
+            proxy.go.set()
+            until(stream, lambda: stream.stats().workers[proxy.address].images > 0)
+            assert (batch.images == 77).all()
+    finally:
+        proxy.close()
 
 
 def test_if_nothing_comes_the_stream_says_so_and_can_go_on(scripted: Make) -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from feeder.errors import ConfigError, ProtocolError
 from feeder.spec import StreamSpec
 from feeder.wire import MAX_CHUNK_BYTES, MAX_SLOTS, max_slots, messages
-from feeder.wire.codec import ChunkFrame, encode_reply, encode_request, parse_reply, parse_request
+from feeder.wire.codec import (
+    CHUNK_START_BYTES,
+    ChunkFrame,
+    encode_reply,
+    encode_request,
+    parse_chunk_start,
+    parse_reply,
+    parse_request,
+)
 from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
@@ -94,12 +102,25 @@ def test_parse_reads_what_protobuf_writes(chunk: pb.Chunk) -> None:
     assert [b.reason for b in parsed.bad] == [b.reason for b in chunk.bad]
 
 
-def test_pixels_are_not_copied() -> None:
-    chunk = pb.Chunk(id=1, records=[5], labels=[2], status=b"\0", pixels=b"x" * 100)
+@given(chunks(), st.integers(0, 40))
+def test_the_start_of_a_chunk_says_all_but_its_pixels(chunk: pb.Chunk, here: int) -> None:
+    chunk.id = max(1, chunk.id)  # numbers begin at 1, and a zero would not be written
     data = pb.FeedReply(chunk=chunk).SerializeToString()
-    parsed = parse_reply(data)
-    assert isinstance(parsed, Chunk)
-    assert parsed.pixels.obj is data
+    before = len(data) - len(chunk.pixels)
+    parsed = parse_chunk_start(data[: before + here], len(data))
+    if chunk.bad:
+        assert parsed is None
+        return
+    assert parsed is not None
+    assert (parsed.id, parsed.records.tolist()) == (chunk.id, list(chunk.records))
+    assert (parsed.labels.tolist(), parsed.status.tobytes()) == (list(chunk.labels), chunk.status)
+    assert parsed.pixels == chunk.pixels[:here]
+    assert parsed.pixel_bytes == len(chunk.pixels)
+
+
+def test_the_start_of_the_longest_chunk_is_long_enough() -> None:
+    frame = ChunkFrame(2**64 - 1, MAX_SLOTS, 4096 * 4096 * 3)
+    assert frame.pixels_at <= CHUNK_START_BYTES
 
 
 def test_other_legal_encodings_are_read() -> None:
@@ -135,14 +156,14 @@ def test_arrays_that_do_not_fit_are_named(chunk: pb.Chunk) -> None:
 @settings(max_examples=500)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_message_or_a_protocol_error(data: bytes) -> None:
-    for parse in (parse_reply, parse_request):
+    for parse in (parse_reply, parse_request, lambda start: parse_chunk_start(start, 1 << 30)):
         with contextlib.suppress(ProtocolError, ConfigError):
             parse(data)
 
 
 @settings(max_examples=500)
 @given(chunks(), st.data())
-def test_damaged_chunks_never_read_out_of_bounds(chunk: pb.Chunk, data: st.DataObject) -> None:
+def test_damaged_chunks_are_refused_or_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataObject) -> None:
     """Whatever is cut or changed: what the fast path accepts, the generated class reads alike."""
     whole = pb.FeedReply(chunk=chunk).SerializeToString()
     damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
@@ -151,17 +172,15 @@ def test_damaged_chunks_never_read_out_of_bounds(chunk: pb.Chunk, data: st.DataO
             damaged[data.draw(st.integers(0, min(len(damaged), 80) - 1))] = data.draw(st.integers(0, 255))
     damaged_bytes = bytes(damaged)
     try:
-        parsed = parse_reply(damaged_bytes)
+        parsed = parse_chunk_start(damaged_bytes, len(damaged_bytes))
     except ProtocolError:
         return
-    oracle = pb.FeedReply.FromString(damaged_bytes)
-    if isinstance(parsed, Chunk):
+    if parsed is not None:
+        oracle = pb.FeedReply.FromString(damaged_bytes)
         assert oracle.WhichOneof("kind") == "chunk"
         assert parsed.id == oracle.chunk.id
         assert parsed.pixels == oracle.chunk.pixels
         assert parsed.records.tolist() == list(oracle.chunk.records)
-    else:
-        assert oracle.WhichOneof("kind") != "chunk"
 
 
 @pytest.mark.parametrize(

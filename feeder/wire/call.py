@@ -1,0 +1,455 @@
+"""One bidirectional gRPC call on a connection of its own, which is read straight into the caller's memory.
+
+grpcio hands out a received message as `bytes`, after three copies of it; at megabytes a message these were
+most of what a stream cost its client. Here the payload of DATA frames goes from the socket to where the
+caller wants it, and everything else of HTTP/2 is h2's work. Any gRPC server is a peer. Protocol: RFC 9113,
+and "gRPC over HTTP2" of the gRPC project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+import grpc
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
+
+from feeder.wire.address import Address
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+
+__all__ = ["Call", "CallFailed"]
+
+DIAL_TIMEOUT_S = 5.0
+TICK_S = 1.0
+"""How often a thread that waits for bytes looks whether the peer is still there."""
+
+WINDOW_BYTES = 2**31 - 1
+"""The most that HTTP/2 allows. What a worker may send unread is bounded by the requests that it was sent."""
+
+CREDIT_BYTES = 16 << 20
+"""Received bytes after which the peer's windows are filled up again."""
+
+FRAME_BYTES = 2**24 - 1
+MAX_CONTROL_BYTES = 1 << 20
+"""Of a frame that is not DATA: headers and settings have some hundred bytes."""
+
+STREAM = 1
+"""The first stream that a client opens, and here the only one."""
+
+_FRAME_HEAD = 9
+_MESSAGE_HEAD = 5
+_END_STREAM, _PADDED = 0x1, 0x8
+
+_HTTP_STATUS = {
+    "401": grpc.StatusCode.UNAUTHENTICATED,
+    "403": grpc.StatusCode.PERMISSION_DENIED,
+    "404": grpc.StatusCode.UNIMPLEMENTED,
+}
+"""Of an answer without grpc-status, from gRPC's "HTTP to gRPC Status Code Mapping"; else UNAVAILABLE."""
+
+_RESET_STATUS: dict[int, grpc.StatusCode] = {
+    ErrorCodes.CANCEL: grpc.StatusCode.CANCELLED,
+    ErrorCodes.ENHANCE_YOUR_CALM: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+class CallFailed(grpc.RpcError):
+    """The call ended with another status than OK, or its connection with none."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self._code = code
+        self._details = details
+
+    def code(self) -> grpc.StatusCode:
+        """The status; UNAVAILABLE where the connection failed."""
+        return self._code
+
+    def details(self) -> str:
+        """What the peer, or the system, says about it."""
+        return self._details
+
+
+class Call:
+    """Sends messages from any thread, and receives them on one.
+
+    Args:
+        address: of the server; a "dns" name is that of its first address that answers.
+        method: path of a method that streams both ways, "/package.Service/Method".
+        user_agent: what the server may log.
+
+    Raises:
+        CallFailed: nobody answers there.
+    """
+
+    def __init__(self, address: Address, method: str, *, user_agent: str) -> None:
+        self._socket = _dial(address)
+        self._heard_s = time.monotonic()
+        self._pinged_s: float | None = None
+        #: Guards what follows; held for no longer than a send that does not wait.
+        self._lock = threading.Lock()
+        self._http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._http.local_settings = Settings(
+            client=True,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+                SettingCodes.MAX_FRAME_SIZE: FRAME_BYTES,
+            },
+        )
+        self._unsent: deque[bytes] = deque()  # messages that wait for the peer's windows
+        self._half_closed = False
+        self._outbox = bytearray()  # bytes that wait for the socket
+        # For the receiving thread alone.
+        self._frame_left = 0  # of DATA
+        self._padding_left = 0
+        self._message_left = 0
+        self._unacknowledged = 0
+        self._ended = False
+        self._headers: dict[str, str] = {}
+        self._trailers: dict[str, str] = {}
+        try:
+            with self._lock:
+                self._http.initiate_connection()
+                self._http.increment_flow_control_window(
+                    WINDOW_BYTES - self._http.inbound_flow_control_window
+                )
+                self._http.send_headers(STREAM, _request_headers(address, method, user_agent))
+                self._flush()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, message: bytes) -> None:
+        """Sends one message; waits while the connection is full.
+
+        Raises:
+            CallFailed: the connection is gone.
+        """
+        with self._lock:
+            self._unsent.append(b"\0" + struct.pack(">I", len(message)) + message)
+        self._push()
+
+    def done_sending(self) -> None:
+        """No message follows.
+
+        Raises:
+            CallFailed: the connection is gone.
+        """
+        with self._lock:
+            self._half_closed = True
+        self._push()
+
+    def receive(self) -> int | None:
+        """Waits for the next message and returns its size in bytes; None when the call ended well. What was
+        not read of the one before is skipped.
+
+        Raises:
+            CallFailed: the call ended otherwise.
+        """
+        self.skip()
+        head = bytearray(_MESSAGE_HEAD)
+        if not self._next_payload():
+            self._raise_status()
+            return None
+        self._fill(memoryview(head))
+        if head[0] != 0:
+            raise CallFailed(grpc.StatusCode.INTERNAL, "a compressed message came, none was allowed")
+        self._message_left = int.from_bytes(head[1:], "big")
+        return self._message_left
+
+    def read_into(self, view: memoryview) -> None:
+        """Fills `view`, of single bytes, with the next bytes of the current message.
+
+        Raises:
+            CallFailed: the message has fewer, or the call ended within it.
+        """
+        if len(view) > self._message_left:
+            raise CallFailed(
+                grpc.StatusCode.INTERNAL,
+                f"{len(view)} bytes wanted of a message with {self._message_left} left",
+            )
+        self._message_left -= len(view)
+        self._fill(view)
+
+    def read(self, size: int) -> bytes:
+        """At most `size` more bytes of the current message; see `read_into`."""
+        data = bytearray(min(size, self._message_left))
+        self.read_into(memoryview(data))
+        return bytes(data)
+
+    def skip(self) -> None:
+        """Drops what is left of the current message."""
+        if self._message_left:
+            scratch = memoryview(bytearray(min(self._message_left, 1 << 18)))
+            while self._message_left:
+                self.read_into(scratch[: self._message_left])
+
+    def cancel(self) -> None:
+        """Ends the call at once, whoever waits in it; takes no lock."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Gives back the socket; the call ends cancelled if it has not ended."""
+        if not self._ended:
+            with self._lock:
+                self._outbox += RstStreamFrame(STREAM, error_code=ErrorCodes.CANCEL).serialize()
+                with contextlib.suppress(CallFailed):  # nobody is there to be told
+                    self._flush()
+        self.cancel()
+        self._socket.close()
+
+    # Sending.
+
+    def _push(self) -> None:
+        """Sends what can be sent, waiting for room in the socket."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        while True:
+            with self._lock:
+                self._queue_messages()
+                self._flush()
+                if not self._outbox:
+                    return
+            poll.poll(TICK_S * 1000)
+
+    def _queue_messages(self) -> None:
+        """With the lock: hands messages to h2 as far as the peer's windows allow."""
+        while self._unsent:
+            message = self._unsent[0]
+            room = min(self._http.local_flow_control_window(STREAM), self._http.max_outbound_frame_size)
+            if room <= 0:
+                return
+            self._http.send_data(STREAM, message[:room])
+            if room < len(message):
+                self._unsent[0] = message[room:]
+            else:
+                self._unsent.popleft()
+        if self._half_closed:
+            self._half_closed = False
+            self._http.end_stream(STREAM)
+
+    def _flush(self) -> None:
+        """With the lock: sends what the socket takes without waiting."""
+        self._outbox += self._http.data_to_send()
+        try:
+            while self._outbox:
+                sent = self._socket.send(self._outbox, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._outbox[:sent]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise _lost(error) from None
+
+    # Receiving.
+
+    def _fill(self, view: memoryview) -> None:
+        """Reads payload until `view` is full."""
+        while len(view):
+            if not self._next_payload():
+                self._raise_status()
+                raise CallFailed(grpc.StatusCode.INTERNAL, "the call ended within a message")
+            part = view[: self._frame_left]
+            self._read_exactly(part)
+            self._frame_left -= len(part)
+            view = view[len(part) :]
+
+    def _next_payload(self) -> bool:
+        """Handles frames until one has payload to read; False when the stream has ended."""
+        while not self._frame_left:
+            if self._padding_left:
+                self._read_exactly(memoryview(bytearray(self._padding_left)))
+                self._padding_left = 0
+            if self._ended:
+                return False
+            self._next_frame()
+        return True
+
+    def _next_frame(self) -> None:
+        head = bytearray(_FRAME_HEAD)
+        self._read_exactly(memoryview(head))
+        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
+        if kind == DataFrame.type and stream == STREAM:
+            self._begin_data(size, flags)
+            return
+        if size > MAX_CONTROL_BYTES:
+            raise CallFailed(grpc.StatusCode.INTERNAL, f"a frame of type {kind} with {size} bytes came")
+        body = bytearray(size)
+        self._read_exactly(memoryview(body))
+        if kind == GoAwayFrame.type:
+            self._go_away(bytes(body))
+            return
+        self._handle(bytes(head + body))
+
+    def _begin_data(self, size: int, flags: int) -> None:
+        padding = 0
+        if flags & _PADDED and size:
+            length = bytearray(1)
+            self._read_exactly(memoryview(length))
+            padding = length[0]
+        payload = size - padding - (1 if flags & _PADDED else 0)
+        if payload < 0:
+            raise CallFailed(
+                grpc.StatusCode.INTERNAL, f"a DATA frame of {size} bytes has {padding} of padding"
+            )
+        self._frame_left, self._padding_left = payload, padding
+        self._unacknowledged += size
+        if self._unacknowledged >= CREDIT_BYTES:
+            credit, self._unacknowledged = self._unacknowledged, 0
+            with self._lock:
+                for stream in (0, STREAM):
+                    self._outbox += WindowUpdateFrame(stream, window_increment=credit).serialize()
+                self._flush()
+        if flags & _END_STREAM:
+            self._handle(DataFrame(STREAM, flags=["END_STREAM"]).serialize())
+
+    def _go_away(self, body: bytes) -> None:
+        # h2 would close the connection at once; a server that drains still ends the streams that it has.
+        if len(body) < 8:
+            raise CallFailed(grpc.StatusCode.INTERNAL, "a GOAWAY frame that is too short came")
+        last, code = struct.unpack(">II", body[:8])
+        if code != ErrorCodes.NO_ERROR or last & 0x7FFFFFFF < STREAM:
+            said = body[8:].decode("utf-8", "replace")
+            raise CallFailed(
+                grpc.StatusCode.UNAVAILABLE, f"the server closed the connection (code {code}: {said})"
+            )
+
+    def _handle(self, frame: bytes) -> None:
+        try:
+            with self._lock:
+                events = self._http.receive_data(frame)
+                self._queue_messages()
+                self._flush()
+        except H2Error as error:
+            raise CallFailed(grpc.StatusCode.INTERNAL, f"not HTTP/2 as it should be: {error}") from None
+        for event in events:
+            self._note(event)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, ResponseReceived):
+            self._headers = _texts(event.headers)
+        elif isinstance(event, TrailersReceived):
+            self._trailers = _texts(event.headers)
+        elif isinstance(event, StreamEnded):
+            self._ended = True
+        elif isinstance(event, StreamReset):
+            self._ended = True
+            code = _RESET_STATUS.get(event.error_code or 0, grpc.StatusCode.UNAVAILABLE)
+            raise CallFailed(code, f"the server reset the stream (code {event.error_code})")
+
+    def _raise_status(self) -> None:
+        """Raises where the call that has ended did not end well."""
+        said = self._trailers if "grpc-status" in self._trailers else self._headers
+        status = said.get("grpc-status")
+        if status is None:
+            http = self._headers.get(":status", "none")
+            code = _HTTP_STATUS.get(http, grpc.StatusCode.UNAVAILABLE)
+            raise CallFailed(code, f"the answer is not gRPC's: HTTP status {http}")
+        if status != "0":
+            raise CallFailed(_status_code(status), unquote(said.get("grpc-message", "")))
+
+    def _read_exactly(self, view: memoryview) -> None:
+        while len(view):
+            try:
+                count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
+            except BlockingIOError:  # TICK_S went by without a byte
+                self._keep_alive()
+                continue
+            except OSError as error:
+                raise _lost(error) from None
+            if count == 0:
+                raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection was closed")
+            self._heard_s, self._pinged_s = time.monotonic(), None
+            view = view[count:]
+
+    def _keep_alive(self) -> None:
+        now = time.monotonic()
+        if self._pinged_s is not None:
+            if now - self._pinged_s >= KEEPALIVE_TIMEOUT_MS / 1000:
+                raise CallFailed(grpc.StatusCode.UNAVAILABLE, "keepalive: the other side does not answer")
+        elif now - self._heard_s >= KEEPALIVE_MS / 1000:
+            self._pinged_s = now
+            with self._lock:
+                self._http.ping(os.urandom(8))
+                self._flush()
+
+
+def _dial(address: Address) -> socket.socket:
+    try:
+        if address.kind == "unix":
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(DIAL_TIMEOUT_S)
+                connection.connect(os.path.abspath(address.path))
+            except BaseException:
+                connection.close()
+                raise
+        else:
+            connection = socket.create_connection((address.host, address.port), DIAL_TIMEOUT_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        raise _lost(error) from None
+    connection.settimeout(None)
+    seconds = int(TICK_S)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+    return connection
+
+
+def _request_headers(address: Address, method: str, user_agent: str) -> list[tuple[str, str]]:
+    authority = "localhost" if address.kind == "unix" else str(address).removeprefix("dns:")
+    return [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", user_agent),
+        ("grpc-accept-encoding", "identity"),
+    ]
+
+
+def _texts(headers: object) -> dict[str, str]:
+    return {str(name): str(value) for name, value in headers}  # type: ignore[attr-defined]
+
+
+def _status_code(number: str) -> grpc.StatusCode:
+    for code in grpc.StatusCode:
+        if str(code.value[0]) == number:
+            return code
+    return grpc.StatusCode.UNKNOWN
+
+
+def _lost(error: OSError) -> CallFailed:
+    return CallFailed(grpc.StatusCode.UNAVAILABLE, (error.strerror or str(error)).lower())
