@@ -54,7 +54,7 @@ Baseline BaselineDecoder::decode_scan(int rows, uint32_t choice, PlaneSink *sink
     points_.begin(&scan_, scan_end_);
     result = decode_rows(rows, choice, sink);
     seek->used = false;
-    seek->refused = !points_.continues(before);
+    seek->refused = !points_.continue_from(before);
   }
   if (seek->refused) std::memset(seek->stored, 0, kSeekBytes);
   if (seek->stored != nullptr) seek->grew = points_.write(seek->stored);

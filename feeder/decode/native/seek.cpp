@@ -103,7 +103,7 @@ void SeekPoints::learn(size_t base, size_t bit, const uint32_t *predictions) noe
   if (fits) points_[++known_] = point;
 }
 
-bool SeekPoints::continues(const SeekPoints &before) const noexcept {
+bool SeekPoints::continue_from(const SeekPoints &before) noexcept {
   if (known_ < before.known_) return false;
   for (int i = 1; i <= std::min(before.known_, grid.stored()); ++i) {
     const Point &a = points_[i], &b = before.points_[i];
@@ -111,6 +111,7 @@ bool SeekPoints::continues(const SeekPoints &before) const noexcept {
       return false;
     }
   }
+  read_ = before.read_;
   return true;
 }
 

@@ -67,8 +67,9 @@ class SeekPoints {
   // counted from byte `base` of the file, which is no stuffing.
   void learn(size_t base, size_t bit, const uint32_t *predictions) noexcept;
 
-  // Whether all that `before` knew is known, and the same. For the same scan.
-  bool continues(const SeekPoints &before) const noexcept;
+  // Whether all that `before` knew is known, and the same; if so, what it had read counts as read here too. For the same
+  // scan.
+  bool continue_from(const SeekPoints &before) noexcept;
 
   // Stores what is known. False, and nothing is stored, where that is no more than was read.
   bool write(uint8_t *stored) const noexcept;
