@@ -167,6 +167,13 @@ bool emit_pixels(feeder_decoder *decoder, const feeder::Window &window, const fe
   return true;
 }
 
+// What to say of rows that were read without a warning: arithmetic coding gives none when its data ends too early.
+feeder_status verdict(feeder_decoder *decoder) {
+  if (!decoder->source.exhausted || !decoder->info.arith_code) return FEEDER_OK;
+  std::snprintf(decoder->errors.reason, FEEDER_REASON_BYTES, "ends before its last row");
+  return FEEDER_DAMAGED;
+}
+
 // Decodes the rows that the request needs and no more. Leaves by longjmp on an error of libjpeg.
 feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request, const feeder_header &header) {
   jpeg_decompress_struct &info = decoder->info;
@@ -197,7 +204,7 @@ feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request
     JSAMPARRAY row =
         info.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info), JPOOL_IMAGE, 4 * info.output_width, 1);
     while (info.output_scanline < info.output_height) jpeg_read_scanlines(&info, row, 1);
-    return FEEDER_OK;
+    return verdict(decoder);
   }
   const Cut cut = cut_out(request);
   if (cut.right > static_cast<int>(info.output_width) || cut.bottom > static_cast<int>(info.output_height)) {
@@ -233,11 +240,7 @@ feeder_status decode_rows(feeder_decoder *decoder, const feeder_request &request
     jpeg_read_scanlines(&info, &row, 1);
     decoder->resampler.push_row();
   }
-  if (decoder->source.exhausted && info.arith_code) {
-    std::snprintf(decoder->errors.reason, FEEDER_REASON_BYTES, "ends before its last row");
-    return FEEDER_DAMAGED;
-  }
-  return FEEDER_OK;
+  return verdict(decoder);
 }
 
 // Carries out a request without libjpeg, where that is possible.
