@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import feeder.decode
 
 CORPUS = Path(feeder.decode.__file__).parent / "native/fuzz/corpus"
@@ -13,10 +16,44 @@ CHOICES = 32
 """Bytes behind the image in a file of corpus/jpeg; see native/fuzz/fuzz_input.h."""
 
 
-def test_images(agree: Callable[..., int]) -> None:
-    images = [file.read_bytes()[:-CHOICES] for file in sorted((CORPUS / "jpeg").iterdir())]
-    assert images
+WINDOWS = [(0, 0, 1, 1), (0, 0, 16, 16), (3, 5, 20, 9), (1, 17, 30, 8)]
+
+USED, GREW = 1, 2
+
+
+@pytest.fixture(scope="module")
+def images() -> list[bytes]:
+    return [file.read_bytes()[:-CHOICES] for file in sorted((CORPUS / "jpeg").iterdir())]
+
+
+def test_same_pixels_by_every_way(agree: Callable[..., int], images: list[bytes]) -> None:
     decoded = 0
-    for window in ((0, 0, 1, 1), (0, 0, 16, 16), (3, 5, 20, 9), (1, 17, 30, 8)):
+    for window in WINDOWS:
         decoded += agree(images, [window] * len(images))
     assert decoded > len(images) / 3
+
+
+def test_same_pixels_with_seek_points(images: list[bytes]) -> None:
+    module = pytest.importorskip("feeder.decode._kernel")
+    kernel = module.Kernel(1, 1 << 20, 1 << 20, 20, 1 << 22, "best", False)
+    points, outcomes = np.zeros((len(images), module.SEEK_BYTES), np.uint8), np.zeros(len(images), np.uint8)
+    kernel.learn(images, points, outcomes)
+    assert np.isin(outcomes, [0, GREW]).all()
+    assert (outcomes == GREW).sum() > len(images) / 3
+
+    def decode(window, *seek):
+        out = np.zeros((len(images), 8, 9, 3), np.uint8)
+        windows = np.array([window] * len(images), np.int32)
+        flips, reductions = np.zeros(len(images), np.bool_), np.ones(len(images), np.uint8)
+        verdicts = kernel.decode(images, windows, flips, out, False, True, reductions, *seek)
+        out[[verdict is not None for verdict in verdicts]] = 0
+        return out, verdicts
+
+    for window in WINDOWS:
+        before = points.copy()
+        (pixels, verdicts), (expected, reasons) = decode(window, points, outcomes), decode(window)
+        assert verdicts == reasons
+        assert np.array_equal(pixels, expected)
+        assert np.isin(outcomes, [0, USED]).all()
+        assert np.array_equal(points, before)
+    kernel.close()

@@ -106,6 +106,11 @@ Recipe draw_recipe(Random &random) {
   recipe.width = chance(random, 12) ? draw(random, 1, 400) : draw(random, 1, 50);
   recipe.height = chance(random, 12) ? draw(random, 1, 400) : draw(random, 1, 50);
   if (recipe.width * recipe.height > 8000) recipe.height = draw(random, 1, 20);
+  if (chance(random, 40)) {
+    // More rows of MCUs than an image has seek points.
+    recipe.width = draw(random, 1, 10);
+    recipe.height = draw(random, 900, 3000);
+  }
   recipe.components = chance(random, 5) ? 1 : 3;
   const auto &factors = kFactors[below(random, std::size(kFactors))];
   for (int i = 0; i < 3; ++i) recipe.h[i] = recipe.v[i] = 1;
