@@ -1,4 +1,8 @@
-"""Decoding a window gives the very pixels that decoding everything and cutting it out gives."""
+"""Decoding a window gives the very pixels that decoding everything and cutting it out gives.
+
+One to one they are those of libjpeg, which rounds chroma to bytes after it smoothes it, and pixels again; the
+kernel rounds once, at the end. So pixels of colour may differ by one level.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,10 @@ from PIL import Image
 
 KINDS = ["444", "422", "420", "440", "411", "gray", "progressive", "restarts"]
 SIZES = [(1, 1), (2, 3), (1, 40), (40, 1), (7, 9), (16, 16), (17, 33), (95, 71)]
+
+
+def near(pixels, others, most=1):
+    return np.abs(pixels.astype(np.int16) - others).max() <= most
 
 
 def windows_of(width, height, count, seed=0):
@@ -31,7 +39,9 @@ def windows_of(width, height, count, seed=0):
 def test_window_equals_cut_of_full_decode(native, one, picture, encode, kind):
     for width, height in SIZES:
         data = encode(picture(width, height), kind)
-        full = simplejpeg.decode_jpeg(data)
+        full, reason = one(native, data, (0, 0, width, height))
+        assert reason is None
+        assert near(full, simplejpeg.decode_jpeg(data), 0 if kind == "gray" else 1), (width, height)
         for window in windows_of(width, height, 30):
             x, y, w, h = window
             pixels, reason = one(native, data, window)
@@ -48,7 +58,7 @@ def test_reduced_window_equals_cut_of_reduced_decode(native, one, picture, encod
         native, data, (0, 0, width, height), (height // reduction, width // reduction), reduction=reduction
     )
     reference = simplejpeg.decode_jpeg(data, min_height=height // reduction, min_width=width // reduction)
-    assert np.array_equal(full, reference)
+    assert near(full, reference)
     for x, y, w, h in windows_of(width // reduction, height // reduction, 30):
         window = tuple(side * reduction for side in (x, y, w, h))
         pixels, reason = one(native, data, window, (h, w), reduction=reduction)
@@ -65,7 +75,7 @@ def test_real_files(native, one, sample):
         x, y = int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1))
         pixels, reason = one(native, data, (x, y, w, h))
         assert reason is None
-        assert np.array_equal(pixels, full[y : y + h, x : x + w])
+        assert near(pixels, full[y : y + h, x : x + w])
 
 
 def test_flip_is_the_mirror_image(decoder, one, picture, encode):
@@ -82,7 +92,7 @@ def test_a_window_never_reads_what_is_below_it(native, one, picture, encode):
     cut = data[: len(data) * 3 // 4]
     top, reason = one(native, cut, (10, 10, 100, 60))
     assert reason is None
-    assert np.array_equal(top, simplejpeg.decode_jpeg(data)[10:70, 10:110])
+    assert near(top, simplejpeg.decode_jpeg(data)[10:70, 10:110])
     _, reason = one(native, cut, (10, 95, 100, 60))
     assert reason is not None
     assert reason.startswith("damaged JPEG: ")

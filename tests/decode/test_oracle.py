@@ -50,6 +50,12 @@ def test_each_real_file_within_bounds(native, portable, sample):
             assert (difference > 8).mean() <= FAR_BOUND, (index, windows[index])
 
 
+@pytest.fixture
+def pale(picture):
+    """A picture without black, white or pure colours, which are clipped before resampling or after it."""
+    return picture(300, 200) // 2 + 64
+
+
 @pytest.mark.parametrize(
     ("window", "size"),
     [
@@ -62,24 +68,24 @@ def test_each_real_file_within_bounds(native, portable, sample):
     ],
 )
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
-def test_antialiased_filters_are_those_of_pillow(decoder, one, picture, encode, window, size, resample):
-    data = encode(picture(300, 200), "444")
+def test_antialiased_filters_are_those_of_pillow(decoder, one, pale, encode, window, size, resample):
+    data = encode(pale, "444")
     pixels, reason = one(decoder, data, window, size, resample=resample)
     assert reason is None
     expected = reference(data, window, size, Image.Resampling[resample.upper()], flip=False)
-    # Pillow rounds between its two passes, and for bicubic also clips: edges beyond black and white differ.
+    # Pillow rounds between its two passes.
     difference = np.abs(pixels.astype(np.int16) - expected)
     assert difference.mean() <= 0.5
-    assert difference.max() <= (1 if resample == "bilinear" else 24)
+    assert difference.max() <= 2
 
 
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(224, 224), (30, 40), (1, 1)])
-def test_without_antialias_both_decoders_agree(native, portable, one, picture, encode, resample, size):
-    data = encode(picture(300, 200), "444")
+def test_without_antialias_both_decoders_agree(native, portable, one, pale, encode, resample, size):
+    data = encode(pale, "444")
     first, _ = one(native, data, (11, 13, 250, 150), size, resample=resample, antialias=False)
     second, _ = one(portable, data, (11, 13, 250, 150), size, resample=resample, antialias=False)
-    assert np.abs(first.astype(np.int16) - second).max() <= 1
+    assert np.abs(first.astype(np.int16) - second).max() <= 2
 
 
 def test_bilinear_without_antialias_takes_the_two_nearest_pixels(decoder, one):

@@ -1,4 +1,4 @@
-"""The kernel's own inverse DCT, upsampling and colour against libjpeg, by a C++ program built for it."""
+"""The kernel's own inverse DCT against libjpeg, by a C++ program built for it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Baseline BaselineDecoder::decode(const uint8_t *data, size_t size, const feeder_
   if (!plan_scan()) return Baseline::kNotMine;
   plan_planes(window);
   if (!place_planes()) return Baseline::kNoMemory;
-  return decode_scan(rows_to_read(window), choose(window, size), sink, seek);
+  return decode_scan(rows_to_read(), choose(window, size), sink, seek);
 }
 
 Baseline BaselineDecoder::learn(const uint8_t *data, size_t size, Seek *seek) noexcept {
@@ -115,14 +115,9 @@ bool BaselineDecoder::begin_stream(int point, int end) {
 }
 
 // Rows of MCUs in which damage counts, because libjpeg decodes them for the window.
-int BaselineDecoder::rows_to_read(const Window &window) const {
+int BaselineDecoder::rows_to_read() const {
   // Those of a lone component come in groups of v.
   if (scan_.components == 1) return std::min(divide_up(needed_bottom_, scan_.v) * scan_.v, mcu_rows_);
-  // With smoothing across rows it reads on before it makes the last pair of rows of an MCU.
-  const int mcu_height = kSide * scan_.v;
-  if (scan_.v == 2 && (window.bottom - 1) % mcu_height >= mcu_height - 2) {
-    return std::min(divide_up(window.bottom, mcu_height) + 1, mcu_rows_);
-  }
   return needed_bottom_;
 }
 
@@ -154,6 +149,7 @@ void BaselineDecoder::plan_planes(const Window &window) {
   layout_ = {};
   layout_.components = scan_.components;
   layout_.ycc = !gray;
+  layout_.smooth = true;
   layout_.width = scan_.width;
   layout_.height = scan_.height;
   for (int i = 0; i < scan_.components; ++i) {

@@ -66,7 +66,7 @@ class BaselineDecoder {
   void plan_planes(const Window &window);
   bool build_tables();
   bool place_planes();
-  int rows_to_read(const Window &window) const;
+  int rows_to_read() const;
   int rows_known() const { return points_.grid.mcu(points_.known()) / mcu_columns_; }
   Baseline decode_scan(int rows, uint32_t choice, PlaneSink *sink, Seek *seek);
   Baseline decode_rows(int rows, uint32_t choice, PlaneSink *sink);

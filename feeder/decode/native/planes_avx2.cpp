@@ -2,59 +2,11 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
-#include "planes_x86.h"
+#include "planes_vectors.h"
+#include "vectors_avx2.h"
 
 namespace feeder {
 namespace {
-
-struct Avx2 {
-  using Vector = __m256i;
-  static constexpr int kWords = 16;
-
-  static Vector words16(int value) { return _mm256_set1_epi16(static_cast<int16_t>(value)); }
-  static Vector words32(int32_t value) { return _mm256_set1_epi32(value); }
-  static Vector pairs(int low, int high) {
-    return words32(static_cast<int32_t>(static_cast<uint32_t>(high) << 16 | (static_cast<uint32_t>(low) & 0xFFFFU)));
-  }
-  template <typename... Bytes>
-  static Vector bytes(Bytes... each) {
-    return _mm256_broadcastsi128_si256(_mm_setr_epi8(static_cast<char>(each)...));
-  }
-  static Vector add16(Vector a, Vector b) { return _mm256_add_epi16(a, b); }
-  static Vector sub16(Vector a, Vector b) { return _mm256_sub_epi16(a, b); }
-  static Vector add32(Vector a, Vector b) { return _mm256_add_epi32(a, b); }
-  static Vector sub32(Vector a, Vector b) { return _mm256_sub_epi32(a, b); }
-  static Vector madd(Vector a, Vector b) { return _mm256_madd_epi16(a, b); }
-  static Vector mulhi(Vector a, Vector b) { return _mm256_mulhi_epi16(a, b); }
-  static Vector flip_bits(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
-  static Vector to_high(Vector a) { return _mm256_slli_epi32(a, 16); }
-  template <int bits>
-  static Vector shift16(Vector a) { return _mm256_srai_epi16(a, bits); }
-  template <int bits>
-  static Vector shift32(Vector a) { return _mm256_srai_epi32(a, bits); }
-  static Vector pack32(Vector a, Vector b) { return _mm256_packs_epi32(a, b); }
-  static Vector pack16(Vector a, Vector b) { return _mm256_packs_epi16(a, b); }
-  static Vector pack_unsigned(Vector a, Vector b) { return _mm256_packus_epi16(a, b); }
-  static Vector low8(Vector a, Vector b) { return _mm256_unpacklo_epi8(a, b); }
-  static Vector high8(Vector a, Vector b) { return _mm256_unpackhi_epi8(a, b); }
-  static Vector low16(Vector a, Vector b) { return _mm256_unpacklo_epi16(a, b); }
-  static Vector high16(Vector a, Vector b) { return _mm256_unpackhi_epi16(a, b); }
-  static Vector low32(Vector a, Vector b) { return _mm256_unpacklo_epi32(a, b); }
-  static Vector high32(Vector a, Vector b) { return _mm256_unpackhi_epi32(a, b); }
-  static Vector shuffle(Vector a, Vector order) { return _mm256_shuffle_epi8(a, order); }
-  static Vector weave(Vector even, Vector odd) { return _mm256_or_si256(even, _mm256_slli_epi16(odd, 8)); }
-  static Vector widen(const uint8_t *at) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at)));
-  }
-  static void store(uint8_t *at, Vector value) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), value); }
-  // The low lanes of both, then the high lanes.
-  static void store_halves(uint8_t *at, Vector a, Vector b) {
-    store(at, _mm256_permute2x128_si256(a, b, 0x20));
-    store(at + 32, _mm256_permute2x128_si256(a, b, 0x31));
-  }
-};
 
 // Two rows, dequantised, with the left halves of both in the low lane.
 __m256i two_rows(const int16_t *coefficients, const uint16_t *quant) {
@@ -125,8 +77,7 @@ void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out
 
 }  // namespace
 
-const Planes kAvx2Planes = {idct_islow,           plain::idct_dc,    upsample_h2v1<Avx2>, upsample_h2v2<Avx2>,
-                            plain::upsample_h1v2, ycc_to_rgbx<Avx2>, gray_to_rgbx<Avx2>};
+const Planes kAvx2Planes = {idct_islow, plain::idct_dc};
 
 }  // namespace feeder
 

@@ -69,52 +69,8 @@ void idct_dc(int16_t dc, uint16_t quant, uint8_t *out, ptrdiff_t stride) {
   for (int y = 0; y < 8; ++y, out += stride) std::memset(out, byte, 8);
 }
 
-// Halves are rounded down and up in turn.
-
-void upsample_h2v1(const uint8_t *in, int width, uint8_t *out) {
-  for (int x = 0; x < width; ++x) {
-    const int before = in[std::max(x - 1, 0)], after = in[std::min(x + 1, width - 1)];
-    out[2 * x] = static_cast<uint8_t>((3 * in[x] + before + 1) >> 2);
-    out[2 * x + 1] = static_cast<uint8_t>((3 * in[x] + after + 2) >> 2);
-  }
-}
-
-void upsample_h2v2(const uint8_t *near_row, const uint8_t *far_row, int width, uint8_t *out) {
-  const auto sum = [=](int x) { return 3 * near_row[x] + far_row[x]; };
-  for (int x = 0; x < width; ++x) {
-    const int before = sum(std::max(x - 1, 0)), after = sum(std::min(x + 1, width - 1));
-    out[2 * x] = static_cast<uint8_t>((3 * sum(x) + before + 8) >> 4);
-    out[2 * x + 1] = static_cast<uint8_t>((3 * sum(x) + after + 7) >> 4);
-  }
-}
-
-void upsample_h1v2(const uint8_t *near_row, const uint8_t *far_row, int width, uint8_t *out, int lower) {
-  for (int x = 0; x < width; ++x) {
-    out[x] = static_cast<uint8_t>((3 * near_row[x] + far_row[x] + 1 + lower) >> 2);
-  }
-}
-
-void ycc_to_rgbx(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, uint8_t *out) {
-  constexpr int32_t kHalf = 1 << 15;
-  for (int x = 0; x < width; ++x, out += 4) {
-    const int32_t blue = cb[x] - 128, red = cr[x] - 128;
-    out[0] = static_cast<uint8_t>(std::clamp(y[x] + ((kRedCr * red + kHalf) >> 16), 0, 255));
-    out[1] = static_cast<uint8_t>(std::clamp(y[x] + ((kHalf - kGreenCb * blue - kGreenCr * red) >> 16), 0, 255));
-    out[2] = static_cast<uint8_t>(std::clamp(y[x] + ((kBlueCb * blue + kHalf) >> 16), 0, 255));
-    out[3] = 255;
-  }
-}
-
-void gray_to_rgbx(const uint8_t *y, int width, uint8_t *out) {
-  for (int x = 0; x < width; ++x, out += 4) {
-    out[0] = out[1] = out[2] = y[x];
-    out[3] = 255;
-  }
-}
-
 }  // namespace plain
 
-const Planes kPlainPlanes = {plain::idct_islow,    plain::idct_dc,     plain::upsample_h2v1, plain::upsample_h2v2,
-                             plain::upsample_h1v2, plain::ycc_to_rgbx, plain::gray_to_rgbx};
+const Planes kPlainPlanes = {plain::idct_islow, plain::idct_dc};
 
 }  // namespace feeder

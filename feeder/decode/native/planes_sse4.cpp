@@ -2,56 +2,13 @@
 
 #if defined(__x86_64__)
 
-#include <smmintrin.h>
-
-#include "planes_x86.h"
+#include "planes_vectors.h"
+#include "vectors_sse4.h"
 
 namespace feeder {
 namespace {
 
 __m128i load(const void *at) { return _mm_loadu_si128(static_cast<const __m128i *>(at)); }
-
-struct Sse4 {
-  using Vector = __m128i;
-  static constexpr int kWords = 8;
-
-  static Vector words16(int value) { return _mm_set1_epi16(static_cast<int16_t>(value)); }
-  static Vector words32(int32_t value) { return _mm_set1_epi32(value); }
-  static Vector pairs(int low, int high) {
-    return words32(static_cast<int32_t>(static_cast<uint32_t>(high) << 16 | (static_cast<uint32_t>(low) & 0xFFFFU)));
-  }
-  template <typename... Bytes>
-  static Vector bytes(Bytes... each) { return _mm_setr_epi8(static_cast<char>(each)...); }
-  static Vector add16(Vector a, Vector b) { return _mm_add_epi16(a, b); }
-  static Vector sub16(Vector a, Vector b) { return _mm_sub_epi16(a, b); }
-  static Vector add32(Vector a, Vector b) { return _mm_add_epi32(a, b); }
-  static Vector sub32(Vector a, Vector b) { return _mm_sub_epi32(a, b); }
-  static Vector madd(Vector a, Vector b) { return _mm_madd_epi16(a, b); }
-  static Vector mulhi(Vector a, Vector b) { return _mm_mulhi_epi16(a, b); }
-  static Vector flip_bits(Vector a, Vector b) { return _mm_xor_si128(a, b); }
-  static Vector to_high(Vector a) { return _mm_slli_epi32(a, 16); }
-  template <int bits>
-  static Vector shift16(Vector a) { return _mm_srai_epi16(a, bits); }
-  template <int bits>
-  static Vector shift32(Vector a) { return _mm_srai_epi32(a, bits); }
-  static Vector pack32(Vector a, Vector b) { return _mm_packs_epi32(a, b); }
-  static Vector pack16(Vector a, Vector b) { return _mm_packs_epi16(a, b); }
-  static Vector pack_unsigned(Vector a, Vector b) { return _mm_packus_epi16(a, b); }
-  static Vector low8(Vector a, Vector b) { return _mm_unpacklo_epi8(a, b); }
-  static Vector high8(Vector a, Vector b) { return _mm_unpackhi_epi8(a, b); }
-  static Vector low16(Vector a, Vector b) { return _mm_unpacklo_epi16(a, b); }
-  static Vector high16(Vector a, Vector b) { return _mm_unpackhi_epi16(a, b); }
-  static Vector low32(Vector a, Vector b) { return _mm_unpacklo_epi32(a, b); }
-  static Vector high32(Vector a, Vector b) { return _mm_unpackhi_epi32(a, b); }
-  static Vector shuffle(Vector a, Vector order) { return _mm_shuffle_epi8(a, order); }
-  static Vector weave(Vector even, Vector odd) { return _mm_or_si128(even, _mm_slli_epi16(odd, 8)); }
-  static Vector widen(const uint8_t *at) { return _mm_cvtepu8_epi16(_mm_loadu_si64(at)); }
-  static void store(uint8_t *at, Vector value) { _mm_storeu_si128(reinterpret_cast<__m128i *>(at), value); }
-  static void store_halves(uint8_t *at, Vector a, Vector b) {
-    store(at, a);
-    store(at + 16, b);
-  }
-};
 
 bool only_first_row(const int16_t *coefficients) {
   __m128i all = load(coefficients + 8);
@@ -98,8 +55,7 @@ void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out
 
 }  // namespace
 
-const Planes kSse4Planes = {idct_islow,           plain::idct_dc,    upsample_h2v1<Sse4>, upsample_h2v2<Sse4>,
-                            plain::upsample_h1v2, ycc_to_rgbx<Sse4>, gray_to_rgbx<Sse4>};
+const Planes kSse4Planes = {idct_islow, plain::idct_dc};
 
 }  // namespace feeder
 

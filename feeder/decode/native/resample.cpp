@@ -1,108 +1,57 @@
 #include "resample.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace feeder {
 namespace {
 
-// Above this vertical scale the ring of source rows gives way to 32-bit sums: weights would be too small for Q14
-// products of 16 bits, and the ring too large for the cache.
-constexpr double kWideScale = 16;
+// Of an output with more taps than this, weights would be too small for products that are rounded to 16 bits one by
+// one, and a ring of its rows too large for the cache: its sums have 32 bits.
+constexpr int kMostTaps = 33;
 constexpr int kWideWeightBits = 22;
-// Outputs that one source row adds to when shrinking: at most two radii of the cubic, and one for rounding.
-constexpr int kWideRows = 6;
 
-constexpr double kCubicA = -0.5;  // Pillow's
-
-double triangle(double distance) { return distance < 1.0 ? 1.0 - distance : 0.0; }
-
-double cubic(double distance) {
-  if (distance < 1.0) return ((kCubicA + 2.0) * distance - (kCubicA + 3.0)) * distance * distance + 1.0;
-  if (distance < 2.0) return (((distance - 5.0) * distance + 8.0) * distance - 4.0) * kCubicA;
-  return 0.0;
+// Rows that may come before an output row can be emitted which they are not part of: one row of MCUs.
+int rows_ahead(const PlaneLayout &layout, int component) {
+  int down = 1;
+  for (int i = 0; i < layout.components; ++i) down = std::max(down, layout.plane[i].down);
+  return 8 * down / layout.plane[component].down + 2;
 }
 
-struct AxisGeometry {
-  int in, out;
-  double box, length;
-  feeder_filter filter;
-  bool antialias;
-};
-
-double filter_scale(const AxisGeometry &axis) {
-  return axis.antialias ? std::max(1.0, axis.length / axis.out) : 1.0;
+bool same_grid(const PlaneLayout::Plane &a, const PlaneLayout::Plane &b) {
+  return a.across == b.across && a.down == b.down && a.width == b.width && a.height == b.height;
 }
 
-int most_taps(const AxisGeometry &axis) {
-  const double radius = axis.filter == FEEDER_BILINEAR ? 1.0 : 2.0;
-  return std::min(axis.in, static_cast<int>(std::ceil(radius * filter_scale(axis))) * 2 + 1);
+// The first plane that has the grid of this one.
+int first_like(const PlaneLayout &layout, int component) {
+  int first = 0;
+  while (!same_grid(layout.plane[first], layout.plane[component])) ++first;
+  return first;
 }
 
-// Fills taps and weights and returns the largest count. Tap positions and weights are Pillow's; the weights of an output are rounded so
-// that their running sum is, and they add up to 1 << bits exactly.
-template <feeder_filter filter>
-int weigh(const AxisGeometry &axis, int bits, double *scratch, Taps *taps, int32_t *weights) {
-  const double scale = axis.length / axis.out;
-  const double stretch = filter_scale(axis);
-  const double inverse = 1.0 / stretch;
-  const double support = (filter == FEEDER_BILINEAR ? 1.0 : 2.0) * stretch;
-  const double one = static_cast<double>(1 << bits);
-  // Added before the cast to int, which would otherwise round what is negative upwards.
-  const int32_t lift = 1 << bits;
-  int32_t offset = 0;
-  int most = 0;
-  for (int i = 0; i < axis.out; ++i) {
-    const double center = axis.box + (i + 0.5) * scale;
-    const int first = std::max(0, static_cast<int>(center - support + 0.5));
-    const int count = std::max(1, std::min(axis.in, static_cast<int>(center + support + 0.5)) - first);
-    double total = 0.0;
-    double position = first - center + 0.5;
-    for (int k = 0; k < count; ++k, position += 1.0) {
-      const double distance = std::fabs(position) * inverse;
-      scratch[k] = filter == FEEDER_BILINEAR ? triangle(distance) : cubic(distance);
-      total += scratch[k];
-    }
-    if (total == 0.0) scratch[0] = total = 1.0;
-    const double norm = one / total;
-    int32_t before = lift;
-    double sum = 0.5 + lift;
-    for (int k = 0; k < count; ++k) {
-      sum += scratch[k] * norm;
-      const int32_t now = k + 1 == count ? 2 * lift : static_cast<int32_t>(sum);
-      weights[offset + k] = now - before;
-      before = now;
-    }
-    taps[i] = {first, count, offset};
-    offset += count;
-    most = std::max(most, count);
+// The largest number of output rows that are begun and not emitted, where `ahead` more rows than an output needs may
+// come before it is emitted.
+int most_open(const Taps *taps, int outputs, int ahead) {
+  int most = 1;
+  for (int output = 0, open = 0; output < outputs; ++output) {
+    while (open < outputs && taps[open].first < taps[output].end() + ahead) ++open;
+    most = std::max(most, open - output);
   }
   return most;
 }
 
-int weigh_axis(const AxisGeometry &axis, int bits, double *scratch, Taps *taps, int32_t *weights) {
-  return axis.filter == FEEDER_BILINEAR ? weigh<FEEDER_BILINEAR>(axis, bits, scratch, taps, weights)
-                                        : weigh<FEEDER_BICUBIC>(axis, bits, scratch, taps, weights);
-}
-
-// Pairs of pixels that an output needs.
-int pairs_of(const Taps &taps) { return (taps.first + taps.count - 1) / 2 - taps.first / 2 + 1; }
-
-// Turns taps at pixels into `pairs` taps at pairs of pixels for each output, in mirrored order where it is flipped.
-// Outputs are made up to an even number.
-void pair_up(const Taps *taps, const int32_t *weights, int outputs, bool flip, int pairs, int32_t *firsts,
-             uint32_t *pair_weights) {
-  for (int x = 0; x < outputs + (outputs & 1); ++x, pair_weights += pairs) {
-    const int from = std::min(x, outputs - 1);
-    const Taps tap = taps[flip ? outputs - 1 - from : from];
-    const int32_t *weight = weights + tap.offset - (tap.first & 1);  // of the left pixel of the first pair
-    const int begin = tap.first & 1, end = begin + tap.count;
-    firsts[x] = tap.first / 2;
-    for (int k = 0; k < 2 * pairs; k += 2) {
-      const uint32_t left = k >= begin && k < end ? static_cast<uint32_t>(weight[k]) & 0xFFFFU : 0U;
-      const uint32_t right = k + 1 < end ? static_cast<uint32_t>(weight[k + 1]) & 0xFFFFU : 0U;
-      pair_weights[k / 2] = left | right << 16;
+// As the horizontal loop of a level, in sums of 32 bits that are rounded once.
+void horizontal_wide(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
+                     int16_t *out) {
+  constexpr int kShift = kRowBits + kWeightBits - kColumnBits;
+  for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += taps) {
+    const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
+    int32_t sums[kRows];
+    std::fill(sums, sums + kRows, 1 << (kShift - 1));
+    for (int tap = 0; tap < taps; ++tap, column += kRows) {
+      const auto weight = static_cast<int16_t>(weights[tap] & 0xFFFFU);
+      for (int y = 0; y < kRows; ++y) sums[y] += column[y] * weight;
     }
+    for (int y = 0; y < kRows; ++y) out[y] = static_cast<int16_t>(sums[y] >> kShift);
   }
 }
 
@@ -128,129 +77,204 @@ class Parts {
 
 }  // namespace
 
-bool Resampler::begin(const Geometry &geometry, int margin, int row_pixels, uint8_t *out) noexcept {
-  geometry_ = geometry;
-  margin_ = margin;
-  out_ = out;
-  source_row_ = output_row_ = group_rows_ = 0;
-  blocks_ = (geometry.in_width + kBlockPixels - 1) / kBlockPixels;
-  wide_ = geometry.antialias && geometry.box_height > kWideScale * geometry.out_height;
+bool Resampler::begin(const PlaneLayout &layout) noexcept {
+  components_ = layout.components;
+  ycc_ = layout.ycc;
+  output_row_ = group_rows_ = 0;
+  return build_tables(layout) && place_planes(layout);
+}
 
-  const AxisGeometry across = {geometry.in_width,  geometry.out_width, geometry.box_x,
-                               geometry.box_width, geometry.filter,    geometry.antialias};
-  const AxisGeometry down = {geometry.in_height,  geometry.out_height, geometry.box_y,
-                             geometry.box_height, geometry.filter,     geometry.antialias};
-  const auto column_taps = static_cast<size_t>(most_taps(across));
-  const auto row_taps = static_cast<size_t>(most_taps(down));
-  const auto out_width = static_cast<size_t>(geometry.out_width);
-  const auto even_width = (out_width + 1) / 2 * 2;
-  const auto out_height = static_cast<size_t>(geometry.out_height);
+bool Resampler::build_tables(const PlaneLayout &layout) {
+  const Window &window = geometry_.window;
+  const auto across = [&](int component) {
+    const PlaneLayout::Plane &plane = layout.plane[component];
+    return Axis{geometry_.box_x,     geometry_.box_width,         geometry_.out_width, geometry_.filter,
+                geometry_.antialias, {window.left, window.right}, plane.across,        smoothed(layout, component),
+                plane.width};
+  };
+  const auto down = [&](int component) {
+    const PlaneLayout::Plane &plane = layout.plane[component];
+    return Axis{geometry_.box_y,     geometry_.box_height,        geometry_.out_height, geometry_.filter,
+                geometry_.antialias, {window.top, window.bottom}, plane.down,           smoothed(layout, component),
+                plane.height};
+  };
+  const auto out_width = static_cast<size_t>(geometry_.out_width);
+  const auto out_height = static_cast<size_t>(geometry_.out_height);
+  size_t scratch_size = 0, columns_size = 0, rows_most = 0;
+  for (int i = 0; i < components_; ++i) {
+    const Axis x = across(i), y = down(i);
+    scratch_size = std::max({scratch_size, weigh_scratch(x), weigh_scratch(y)});
+    columns_size = std::max(columns_size, static_cast<size_t>(most_taps(x)));
+    rows_most = std::max(rows_most, static_cast<size_t>(most_taps(y)));
+  }
 
   double *scratch = nullptr;
-  Taps *columns = nullptr;
+  Taps *column_taps = nullptr;
   int32_t *column_weights = nullptr;
   Parts tables;
-  const auto lay_out_tables = [&] {
-    tables.add(&scratch, std::max(column_taps, row_taps));
-    tables.add(&columns, out_width);
-    tables.add(&column_weights, out_width * column_taps);
-    tables.add(&firsts_, even_width);
-    tables.add(&pair_weights_, even_width * (column_taps / 2 + 1));
-    tables.add(&rows_, out_height);
-    tables.add(&sum_weights_, out_height * row_taps);
-    tables.add(&row_weights_, out_height * row_taps);
-    tables.add(&tap_rows_, row_taps);
+  const auto lay_out = [&] {
+    tables.add(&scratch, scratch_size);
+    tables.add(&column_taps, out_width);
+    tables.add(&column_weights, out_width * columns_size);
+    tables.add(&tap_rows_, rows_most);
+    for (int i = 0; i < components_; ++i) {
+      if (first_like(layout, i) != i) continue;
+      const auto most = static_cast<size_t>(most_taps(down(i)));
+      tables.add(&plane_[i].columns.firsts, out_width);
+      tables.add(&plane_[i].columns.weights, out_width * static_cast<size_t>(most_taps(across(i))));
+      tables.add(&plane_[i].rows.taps, out_height);
+      tables.add(&plane_[i].rows.weights, out_height * most);
+      tables.add(&plane_[i].rows.narrow, out_height * most);
+    }
   };
-  lay_out_tables();
+  lay_out();
   if (!tables.place(tables_)) return false;
-  lay_out_tables();
+  lay_out();
 
-  weigh_axis(across, kWeightBits, scratch, columns, column_weights);
-  pairs_ = 1;
-  for (size_t x = 0; x < out_width; ++x) pairs_ = std::max(pairs_, pairs_of(columns[x]));
-  pair_up(columns, column_weights, geometry.out_width, geometry.flip, pairs_, firsts_, pair_weights_);
-  const int most = weigh_axis(down, wide_ ? kWideWeightBits : kWeightBits, scratch, rows_, sum_weights_);
-  const Taps last = rows_[out_height - 1];
-  for (int32_t k = 0; k < last.offset + last.count; ++k) row_weights_[k] = static_cast<int16_t>(sum_weights_[k]);
+  for (int i = 0; i < components_; ++i) {
+    const int like = first_like(layout, i);
+    if (like != i) {
+      plane_[i].columns = plane_[like].columns;
+      plane_[i].rows = plane_[like].rows;
+      continue;
+    }
+    Columns &columns = plane_[i].columns;
+    columns.most = weigh(across(i), kWeightBits, scratch, column_taps, column_weights);
+    columns.wide = columns.most > kMostTaps;
+    for (int x = 0; x < geometry_.out_width; ++x) {
+      const Taps taps = column_taps[geometry_.flip ? geometry_.out_width - 1 - x : x];
+      columns.firsts[x] = taps.first;
+      uint32_t *weights = columns.weights + static_cast<ptrdiff_t>(x) * columns.most;
+      for (int k = 0; k < columns.most; ++k) {
+        const uint32_t weight = k < taps.count ? static_cast<uint32_t>(column_weights[taps.offset + k]) & 0xFFFFU : 0U;
+        weights[k] = weight | weight << 16;
+      }
+    }
 
-  ring_rows_ = wide_ ? 0 : most;
-  const auto samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
-  Parts pixels;
-  const auto lay_out_pixels = [&] {
-    pixels.add(&source_, static_cast<size_t>(std::max(row_pixels, margin + blocks_ * kBlockPixels)) * 4);
-    pixels.add(&ring_, samples * static_cast<size_t>(ring_rows_));
-    pixels.add(&between_, samples * kRows + static_cast<size_t>(pairs_ * kPairStride));
-    pixels.add(&rgbx_, even_width * 4 * kRows);
-    pixels.add(&sums_, wide_ ? samples * kWideRows : 0);
-  };
-  lay_out_pixels();
-  if (!pixels.place(pixels_)) return false;
-  lay_out_pixels();
+    Rows &rows = plane_[i].rows;
+    const Axis axis = down(i);
+    rows.wide = most_taps(axis) > kMostTaps;
+    rows.most = weigh(axis, rows.wide ? kWideWeightBits : kWeightBits, scratch, rows.taps, rows.weights);
+    if (rows.wide) continue;
+    const Taps last = rows.taps[out_height - 1];
+    for (int32_t k = 0; k < last.offset + last.count; ++k) rows.narrow[k] = static_cast<int16_t>(rows.weights[k]);
+  }
   return true;
 }
 
-uint8_t *Resampler::next_row() noexcept { return source_; }
-
-void Resampler::push_row() noexcept {
-  if (wide_) {
-    push_wide();
-    return;
+bool Resampler::place_planes(const PlaneLayout &layout) {
+  int words = 0, most_columns = 0;
+  for (int i = 0; i < components_; ++i) {
+    const PlaneRegion &region = layout.plane[i].region;
+    Plane &plane = plane_[i];
+    const int ahead = rows_ahead(layout, i);
+    plane.samples = region.right - region.left;
+    plane.words = (plane.samples + kBlock - 1) / kBlock * kBlock;
+    plane.next = 0;
+    plane.needed = plane.rows.taps[0].end();
+    plane.kept = plane.rows.wide ? most_open(plane.rows.taps, geometry_.out_height, ahead)
+                                 : std::min(plane.rows.most + ahead, region.bottom - region.top);
+    words = std::max(words, plane.words);
+    most_columns = std::max(most_columns, plane.columns.most);
   }
-  const size_t samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
-  level_.widen(source_ + 4 * margin_, blocks_, ring_ + static_cast<size_t>(source_row_ % ring_rows_) * samples);
-  ++source_row_;
-  while (output_row_ < geometry_.out_height &&
-         rows_[output_row_].first + rows_[output_row_].count <= source_row_) {
+  const auto out_columns = static_cast<size_t>(geometry_.out_width) * 3;
+  Parts pixels;
+  const auto lay_out = [&] {
+    for (int i = 0; i < components_; ++i) {
+      Plane &plane = plane_[i];
+      const auto row = static_cast<size_t>(plane.words), kept = static_cast<size_t>(plane.kept);
+      pixels.add(&plane.ring, plane.rows.wide ? 0 : kept * row);
+      pixels.add(&plane.sums, plane.rows.wide ? kept * row : 0);
+      pixels.add(&plane.group, kRows * row);
+    }
+    pixels.add(&turned_, kRows * static_cast<size_t>(words + most_columns));
+    pixels.add(&columns_, kRows * out_columns);
+    pixels.add(&spare_row_, out_columns);
+  };
+  lay_out();
+  if (!pixels.place(pixels_)) return false;
+  lay_out();
+  return true;
+}
+
+void Resampler::push(int component, const uint8_t *row) noexcept {
+  Plane &plane = plane_[component];
+  if (plane.rows.wide) {
+    add_wide(&plane, row);
+  } else {
+    level_.widen(row, plane.words, plane.ring + static_cast<ptrdiff_t>(plane.next % plane.kept) * plane.words);
+  }
+  if (++plane.next < plane.needed) return;
+  while (output_row_ < geometry_.out_height) {
+    for (int i = 0; i < components_; ++i) {
+      if (plane_[i].next < plane_[i].needed) return;
+    }
     emit_row();
   }
 }
 
-void Resampler::emit_row() noexcept {
-  const Taps taps = rows_[output_row_];
-  const size_t samples = static_cast<size_t>(blocks_) * kBlockPixels * 4;
-  int slot = taps.first % ring_rows_;
-  for (int k = 0; k < taps.count; ++k) {
-    tap_rows_[k] = ring_ + static_cast<size_t>(slot) * samples;
-    if (++slot == ring_rows_) slot = 0;
+void Resampler::add_wide(Plane *plane, const uint8_t *row) {
+  const int at = plane->next;
+  for (int output = output_row_; output < geometry_.out_height; ++output) {
+    const Taps taps = plane->rows.taps[output];
+    if (taps.first > at) break;
+    if (at >= taps.end()) continue;
+    const int32_t weight = plane->rows.weights[taps.offset + at - taps.first];
+    int32_t *sums = plane->sums + static_cast<ptrdiff_t>(output % plane->kept) * plane->words;
+    if (at == taps.first) std::fill(sums, sums + plane->words, 0);
+    for (int x = 0; x < plane->samples; ++x) sums[x] += weight * (row[x] - 128);
   }
-  level_.vertical(tap_rows_, row_weights_ + taps.offset, taps.count, blocks_, between_ + group_rows_ * kPairSamples);
-  finish_row();
 }
 
-void Resampler::push_wide() noexcept {
-  const uint8_t *row = source_ + 4 * margin_;
-  const int samples = blocks_ * kBlockPixels * 4;
-  const int row_index = source_row_++;
-  for (int output = output_row_; output < geometry_.out_height && rows_[output].first <= row_index; ++output) {
-    const Taps taps = rows_[output];
-    const int32_t weight = sum_weights_[taps.offset + row_index - taps.first];
-    int32_t *sums = sums_ + static_cast<ptrdiff_t>(output % kWideRows) * samples;
-    if (row_index == taps.first) std::fill(sums, sums + samples, 0);
-    for (int i = 0; i < samples; ++i) sums[i] += weight * row[i];
-    if (row_index + 1 < taps.first + taps.count) continue;
-    int16_t *pair = between_ + group_rows_ * kPairSamples;
-    for (int i = 0; i < samples; i += kPairSamples, pair += kPairStride) {
-      constexpr int kShift = kWideWeightBits - kBetweenBits;
-      for (int channel = 0; channel < 4; ++channel) {
-        pair[2 * channel] = static_cast<int16_t>((sums[i + channel] + (1 << (kShift - 1))) >> kShift);
-        pair[2 * channel + 1] = static_cast<int16_t>((sums[i + 4 + channel] + (1 << (kShift - 1))) >> kShift);
-      }
+// Adds the next output row of all planes to the group; passes the group on when it is full or the last.
+void Resampler::emit_row() {
+  for (int i = 0; i < components_; ++i) {
+    const Plane &plane = plane_[i];
+    const Taps taps = plane.rows.taps[output_row_];
+    int16_t *out = plane.group + static_cast<ptrdiff_t>(group_rows_) * plane.words;
+    if (plane.rows.wide) {
+      constexpr int kShift = kWideWeightBits - kRowBits;
+      const int32_t *sums = plane.sums + static_cast<ptrdiff_t>(output_row_ % plane.kept) * plane.words;
+      for (int x = 0; x < plane.words; ++x) out[x] = static_cast<int16_t>((sums[x] + (1 << (kShift - 1))) >> kShift);
+      continue;
     }
-    finish_row();
+    int slot = taps.first % plane.kept;
+    for (int k = 0; k < taps.count; ++k) {
+      tap_rows_[k] = plane.ring + static_cast<ptrdiff_t>(slot) * plane.words;
+      if (++slot == plane.kept) slot = 0;
+    }
+    level_.vertical(tap_rows_, plane.rows.narrow + taps.offset, taps.count, plane.words, out);
   }
+  ++output_row_;
+  if (output_row_ < geometry_.out_height) {
+    for (int i = 0; i < components_; ++i) plane_[i].needed = plane_[i].rows.taps[output_row_].end();
+  }
+  if (++group_rows_ == kRows || output_row_ == geometry_.out_height) finish_group();
 }
 
-// Counts the row that was just added to the group; passes the group on when it is full or the last.
-void Resampler::finish_row() noexcept {
-  ++group_rows_;
-  ++output_row_;
-  if (group_rows_ < kRows && output_row_ < geometry_.out_height) return;
-  const auto even_width = (static_cast<size_t>(geometry_.out_width) + 1) / 2 * 2;
-  level_.horizontal(between_, firsts_, pair_weights_, pairs_, static_cast<int>(even_width), rgbx_, even_width * 4);
-  for (int row = 0; row < group_rows_; ++row) {
-    level_.pack(rgbx_ + static_cast<size_t>(row) * even_width * 4, geometry_.out_width, out_);
-    out_ += static_cast<size_t>(geometry_.out_width) * 3;
+void Resampler::finish_group() {
+  for (int i = 0; i < components_; ++i) {
+    const Plane &plane = plane_[i];
+    level_.turn(plane.group, plane.words, turned_);
+    const auto horizontal = plane.columns.wide ? horizontal_wide : level_.horizontal;
+    horizontal(turned_, plane.columns.firsts, plane.columns.weights, plane.columns.most, geometry_.out_width,
+               columns_ + i * kRows);
   }
+  if (components_ == 1) {
+    for (int16_t *pixel = columns_, *end = columns_ + 3 * kRows * geometry_.out_width; pixel < end;
+         pixel += 3 * kRows) {
+      std::copy(pixel, pixel + kRows, pixel + kRows);
+      std::copy(pixel, pixel + kRows, pixel + 2 * kRows);
+    }
+  } else if (ycc_) {
+    level_.ycc_to_rgb(columns_, geometry_.out_width);
+  }
+  uint8_t *rows[kRows];
+  for (int y = 0; y < kRows; ++y) {
+    const ptrdiff_t row = output_row_ - group_rows_ + y;
+    rows[y] = y < group_rows_ ? geometry_.out + row * 3 * geometry_.out_width : spare_row_;
+  }
+  level_.finish(columns_, 3 * geometry_.out_width, rows);
   group_rows_ = 0;
 }
 

@@ -1,5 +1,5 @@
-// Separable resampling of rows as they stream out of a decoder: rows are weighed vertically while they are warm,
-// then horizontally at output height.
+// Separable resampling of planes as they stream out of a decoder: each plane's rows are weighed vertically while they
+// are warm, then horizontally at output height; pixels are made of them at output size.
 #pragma once
 
 #include <cstddef>
@@ -8,68 +8,79 @@
 #include "jpeg_crop.h"
 #include "resample_level.h"
 #include "scratch.h"
+#include "sink.h"
+#include "weights.h"
 
 namespace feeder {
 
-// What is resampled to what. The source is a grid of in_width x in_height pixels; its box, which may begin and end
-// within a pixel, is stretched over the output. Pixels outside of the source have no weight.
+// What is resampled to what. The box, which may begin and end within a pixel and lies within the window, is stretched
+// over the output. Pixels outside of the window have no weight.
 struct Geometry {
-  int in_width, in_height;
-  double box_x, box_y, box_width, box_height;  // source pixels
+  Window window;
+  double box_x, box_y, box_width, box_height;  // pixels of the image, as the window
   int out_width, out_height;
   feeder_filter filter;
   bool antialias;
   bool flip;
+  uint8_t *out;  // out_height x out_width x 3 bytes
 };
 
-// What one output is made of: `count` source pixels from `first`, with the weights from `offset`.
-struct Taps {
-  int32_t first, count, offset;
-};
-
-class Resampler {
+// Smoothing is part of the weights of chroma, so that pixels are not those of a full decode rounded to bytes, but a
+// little nearer to what the file says.
+class Resampler : public PlaneSink {
  public:
   explicit Resampler(const Level &level) : level_(level) {}
 
-  // Prepares for in_height rows. Source rows are written with `margin` pixels before and any number behind the
-  // in_width that count, row_pixels in all. False when memory is short.
-  bool begin(const Geometry &geometry, int margin, int row_pixels, uint8_t *out) noexcept;
+  // What the next image becomes; the regions of its layout are those of the window.
+  void aim(const Geometry &geometry) { geometry_ = geometry; }
 
-  // Where the next source row goes: row_pixels of RGBX.
-  uint8_t *next_row() noexcept;
-
-  // Takes the row that was written to next_row(); writes the output rows that it completes.
-  void push_row() noexcept;
+  bool begin(const PlaneLayout &layout) noexcept override;
+  void push(int component, const uint8_t *row) noexcept override;
 
  private:
-  void emit_row() noexcept;
-  void push_wide() noexcept;
-  void finish_row() noexcept;
+  struct Rows {  // for each output row
+    Taps *taps;
+    int32_t *weights;
+    int16_t *narrow;  // weights in Q14, as the vertical loop wants them
+    int most;         // taps
+    bool wide;
+  };
+  struct Columns {  // for each output column
+    int32_t *firsts;
+    uint32_t *weights;  // `most` each
+    int most;
+    bool wide;
+  };
+  struct Plane {
+    Rows rows;
+    Columns columns;
+    int samples;     // that count, of a row
+    int words;       // of a row
+    int next;        // row to come
+    int needed;      // rows before the next output row can be emitted
+    int kept;        // rows in the ring
+    int16_t *ring;   // the last rows, widened
+    int32_t *sums;   // where wide: a ring of sums of output rows
+    int16_t *group;  // output rows of the group
+  };
+
+  bool build_tables(const PlaneLayout &layout);
+  bool place_planes(const PlaneLayout &layout);
+  void add_wide(Plane *plane, const uint8_t *row);
+  void emit_row();
+  void finish_group();
 
   const Level &level_;
   Geometry geometry_ = {};
-  int margin_ = 0;
-  int blocks_ = 0;             // of the source pixels that count
-  int source_row_ = 0;         // next to come
-  int output_row_ = 0;         // next to emit
-  int group_rows_ = 0;         // rows in the group so far
-  uint8_t *out_ = nullptr;
-
-  Taps *rows_ = nullptr;       // for each output row
-  int32_t *sum_weights_ = nullptr;  // of rows: Q14, or Q22 where wide
-  int16_t *row_weights_ = nullptr;  // the same in Q14, as the vertical loop wants them
-  int32_t *firsts_ = nullptr;  // for each output column, its first pair and
-  uint32_t *pair_weights_ = nullptr;  // the weights of
-  int pairs_ = 0;              // so many pairs
-
-  uint8_t *source_ = nullptr;  // one row as it came
-  int16_t *ring_ = nullptr;    // the last ring_rows_ rows, widened
-  int ring_rows_ = 0;
+  int components_ = 0;
+  bool ycc_ = false;
+  Plane plane_[kMaxPlanes] = {};
+  int output_row_ = 0;  // next to emit
+  int group_rows_ = 0;  // in the group so far
   const int16_t **tap_rows_ = nullptr;
-  int16_t *between_ = nullptr;
-  uint8_t *rgbx_ = nullptr;
-  bool wide_ = false;
-  int32_t *sums_ = nullptr;    // wide only: a ring of rows of 32-bit sums
+  int16_t *turned_ = nullptr;   // the group's columns of one plane
+  int16_t *columns_ = nullptr;  // of the output
+  uint8_t *spare_row_ = nullptr;
   Scratch tables_, pixels_;
 };
 

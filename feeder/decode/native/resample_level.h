@@ -1,7 +1,8 @@
 // The inner loops of resampling, once for each instruction set. All levels compute the same integers.
 //
-// Number formats: source samples are 8 bits, widened to Q7 (128 is one level); weights are Q14 (16384 is 1.0); the rows
-// between the passes are Q6, which leaves int16 room for what bicubic overshoots.
+// Number formats, all of 16 bits: samples lose 128, so that they are signed, and come in Q8 (256 is one level); weights
+// are Q14 (16384 is 1.0); products are rounded one by one, to Q7 after the vertical loop and to Q6 after the horizontal
+// one, which leaves room for what bicubic overshoots.
 #pragma once
 
 #include <cstddef>
@@ -11,41 +12,41 @@
 
 namespace feeder {
 
-constexpr int kWideBits = 7;
 constexpr int kWeightBits = 14;
-constexpr int kBetweenBits = 6;
-constexpr int kSumBits = kWeightBits + kBetweenBits;
+constexpr int kSampleBits = 8;
+constexpr int kRowBits = kSampleBits + kWeightBits - 15;
+constexpr int kColumnBits = kRowBits + kWeightBits - 15;
 
-// Output rows that pass from the vertical to the horizontal loop together.
-constexpr int kRows = 4;
-// Between the passes two neighbouring pixels lie channel by channel (R R' G G' B B' X X'), so that one multiply-add
-// of 16-bit pairs serves two taps; for each such pair the rows of a group follow each other.
-constexpr int kPairSamples = 8;
-constexpr int kPairStride = kRows * kPairSamples;
-// Source rows are read, and between-rows written, in blocks of so many pixels: buffers are padded up to a multiple.
-constexpr int kBlockPixels = 16;
+// Output rows that pass from the vertical to the horizontal loop together, as columns of so many words.
+constexpr int kRows = 16;
+// Rows of words are as long as a multiple of this.
+constexpr int kBlock = 32;
+
+// From Y, Cb and Cr to R, G and B: 1.402, 0.714136, 0.344136 and 1.772, without their whole part, in Q15.
+constexpr int kRedCr = 13173, kGreenCr = 23401, kGreenCb = 11277, kBlueCb = 25297;
 
 struct Level {
-  // Widens blocks * kBlockPixels * 4 samples of a source row to Q7.
-  void (*widen)(const uint8_t *row, int blocks, int16_t *out);
+  // Widens `samples` bytes, a multiple of kBlock, to words.
+  void (*widen)(const uint8_t *row, int samples, int16_t *out);
 
-  // Weighs `taps` widened rows into one row of a group.
-  //   rows:    taps pointers to blocks * kBlockPixels * 4 samples each
-  //   weights: taps of Q14
-  //   out:     blocks * kBlockPixels / 2 pairs, kPairStride apart; the caller has added the row's offset
-  void (*vertical)(const int16_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out);
+  // Weighs `taps` rows of `samples` words, a multiple of kBlock, into one.
+  void (*vertical)(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out);
 
-  // Weighs pairs of pixels into two outputs at a time, in each row of a group.
-  //   in:      the group, kPairStride a pair
-  //   firsts:  first pair of each output
-  //   weights: `pairs` for each output: Q14 of the left pixel in the low half, of the right one in the high half
-  //   outputs: an even number
-  //   out:     kRows rows of RGBX, out_stride bytes apart
-  void (*horizontal)(const int16_t *in, const int32_t *firsts, const uint32_t *weights, int pairs, int outputs,
-                     uint8_t *out, size_t out_stride);
+  // Turns kRows rows, `samples` words from each other, into columns.
+  void (*turn)(const int16_t *rows, int samples, int16_t *columns);
 
-  // Drops X: `pixels` pixels of RGBX to RGB, storing exactly pixels * 3 bytes.
-  void (*pack)(const uint8_t *rgbx, int pixels, uint8_t *rgb);
+  // Weighs columns into columns.
+  //   firsts:  first column of each output
+  //   weights: `taps` for each output, each twice in a word of 32 bits
+  //   out:     columns of which every third is written
+  void (*horizontal)(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
+                     int16_t *out);
+
+  // Changes the three columns of each pixel from Y, Cb, Cr to R, G, B.
+  void (*ycc_to_rgb)(int16_t *columns, int pixels);
+
+  // Turns columns into kRows rows of `count` bytes, and stores no byte more.
+  void (*finish)(const int16_t *columns, int count, uint8_t *const *rows);
 };
 
 extern const Level kPlainLevel;

@@ -1,4 +1,4 @@
-// The inner loops in plain C++: what the other levels have to equal, and what the compiler vectorises elsewhere.
+// The inner loops in plain C++: what the other levels have to equal.
 
 #include <algorithm>
 
@@ -7,59 +7,63 @@
 namespace feeder {
 namespace {
 
-void widen(const uint8_t *row, int blocks, int16_t *out) {
-  for (int i = 0; i < blocks * kBlockPixels * 4; ++i) out[i] = static_cast<int16_t>(row[i] << kWideBits);
+int32_t product(int32_t value, int32_t weight) { return (value * weight + 0x4000) >> 15; }
+
+int16_t saturate(int32_t value) { return static_cast<int16_t>(std::clamp(value, -0x8000, 0x7FFF)); }
+
+void widen(const uint8_t *row, int samples, int16_t *out) {
+  for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>((row[x] - 128) * (1 << kSampleBits));
 }
 
-void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int blocks, int16_t *out) {
-  const int samples = blocks * kBlockPixels * 4;
-  for (int from = 0; from < samples; from += kPairSamples) {
-    int32_t sums[kPairSamples] = {};
-    for (int tap = 0; tap < taps; ++tap) {
-      const int16_t *source = rows[tap] + from;
-      for (int i = 0; i < kPairSamples; ++i) sums[i] += (source[i] * weights[tap] + 0x4000) >> 15;
-    }
-    for (int i = 0; i < 4; ++i) {
-      out[2 * i] = static_cast<int16_t>(sums[i]);
-      out[2 * i + 1] = static_cast<int16_t>(sums[4 + i]);
-    }
-    out += kPairStride;
+void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
+  for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(product(rows[0][x], weights[0]));
+  for (int tap = 1; tap < taps; ++tap) {
+    for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(out[x] + product(rows[tap][x], weights[tap]));
   }
 }
 
-void horizontal(const int16_t *in, const int32_t *firsts, const uint32_t *weights, int pairs, int outputs,
-                uint8_t *out, size_t out_stride) {
-  for (int x = 0; x < outputs; ++x) {
-    int32_t sums[kRows][4];
-    for (auto &row : sums) std::fill(row, row + 4, 1 << (kSumBits - 1));
-    const int16_t *pair = in + static_cast<ptrdiff_t>(firsts[x]) * kPairStride;
-    for (int tap = 0; tap < pairs; ++tap, pair += kPairStride, ++weights) {
-      const int32_t left = static_cast<int16_t>(*weights & 0xFFFF);
-      const int32_t right = static_cast<int16_t>(*weights >> 16);
-      for (int row = 0; row < kRows; ++row) {
-        const int16_t *samples = pair + row * kPairSamples;
-        for (int i = 0; i < 4; ++i) sums[row][i] += samples[2 * i] * left + samples[2 * i + 1] * right;
-      }
+void turn(const int16_t *rows, int samples, int16_t *columns) {
+  for (int y = 0; y < kRows; ++y) {
+    for (int x = 0; x < samples; ++x) columns[x * kRows + y] = rows[y * samples + x];
+  }
+}
+
+void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
+                int16_t *out) {
+  for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += taps) {
+    const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
+    int32_t sums[kRows] = {};
+    for (int tap = 0; tap < taps; ++tap, column += kRows) {
+      const int32_t weight = static_cast<int16_t>(weights[tap] & 0xFFFFU);
+      for (int y = 0; y < kRows; ++y) sums[y] += product(column[y], weight);
     }
+    for (int y = 0; y < kRows; ++y) out[y] = static_cast<int16_t>(sums[y]);
+  }
+}
+
+void ycc_to_rgb(int16_t *columns, int pixels) {
+  for (int i = 0; i < pixels; ++i, columns += 3 * kRows) {
     for (int row = 0; row < kRows; ++row) {
-      for (int i = 0; i < 4; ++i) {
-        out[static_cast<size_t>(row) * out_stride + static_cast<size_t>(4 * x + i)] =
-            static_cast<uint8_t>(std::clamp(sums[row][i] >> kSumBits, 0, 255));
-      }
+      int16_t &red = columns[row], &green = columns[kRows + row], &blue = columns[2 * kRows + row];
+      const int32_t y = red, cb = green, cr = blue;
+      red = saturate(y + saturate(cr + product(cr, kRedCr)));
+      green = saturate(y - saturate(product(cb, kGreenCb) + product(cr, kGreenCr)));
+      blue = saturate(y + saturate(cb + product(cb, kBlueCb)));
     }
   }
 }
 
-void pack(const uint8_t *rgbx, int pixels, uint8_t *rgb) {
-  for (int i = 0; i < pixels; ++i, rgbx += 4, rgb += 3) {
-    rgb[0] = rgbx[0];
-    rgb[1] = rgbx[1];
-    rgb[2] = rgbx[2];
+void finish(const int16_t *columns, int count, uint8_t *const *rows) {
+  for (int y = 0; y < kRows; ++y) {
+    for (int x = 0; x < count; ++x) {
+      const int32_t value = product(columns[x * kRows + y], 1 << (15 - kColumnBits));
+      rows[y][x] = static_cast<uint8_t>(std::clamp(value, -128, 127) + 128);
+    }
   }
 }
 
 }  // namespace
 
-const Level kPlainLevel = {widen, vertical, horizontal, pack};
+const Level kPlainLevel = {widen, vertical, turn, horizontal, ycc_to_rgb, finish};
 
 }  // namespace feeder

@@ -26,6 +26,7 @@ struct PlaneLayout {
   int components;     // 1 or 3
   bool ycc;           // three components are Y, Cb and Cr (else R, G and B)
   int width, height;  // pixels of the whole image, at the scale that it is decoded at
+  bool smooth;        // chroma may be smoothed: not where the image is decoded at 1/8
   struct Plane {
     int width, height;  // samples of the whole plane
     int across, down;   // pixels a sample: 1 to 4
@@ -33,15 +34,24 @@ struct PlaneLayout {
   } plane[kMaxPlanes];
 };
 
-// Whether libjpeg makes the pixels of a plane by a triangle filter between its samples; else it repeats them.
-bool smoothed(const PlaneLayout::Plane &plane);
+// Samples or pixels of one axis; end is behind it.
+struct Span {
+  int begin, end;
+};
 
-// Sets the regions to the samples that a window of the image is made of: where a plane is smoothed, one more than lie
-// under it. The window lies within the image.
+// Whether libjpeg makes the pixels of a plane by a triangle filter between its samples; else it repeats them.
+bool smoothed(const PlaneLayout &layout, int component);
+
+// The samples that pixels are made of, of one axis of a plane that has `samples` of them with `each` pixels: those under
+// them, and where it is smoothed the neighbours that the outer pixels lean to.
+Span samples_of(Span pixels, int each, bool smooth, int samples);
+
+// Sets the regions to the samples that a window of the image, which lies within it, is made of.
 void set_regions(const Window &window, PlaneLayout *layout);
 
-// Takes the regions of an image. Components come in any order as they get ready, each row by row. A decoder may give up
-// at any time, and another one begin again.
+// Takes the regions of an image: rows of MCUs from top to bottom, of each all rows of one component after the other, or
+// in turns. A row of MCUs is at most 8 rows of the component with the fewest, and no row of the next one comes before it
+// is complete. A decoder may give up at any time, and another one begin again.
 class PlaneSink {
  public:
   virtual ~PlaneSink() = default;

@@ -1,0 +1,191 @@
+// The inner loops of resampling in vectors of any width; vectors_sse4.h says what X is.
+#pragma once
+
+#include "resample_level.h"
+
+namespace feeder {
+
+// Calls loop(std::integral_constant<int, taps>) where few taps have a loop of their own, else with 0.
+template <template <typename, int> class Loop, typename X, typename... Arguments>
+inline void with_taps(int taps, Arguments... arguments) {
+  switch (taps) {
+    case 1: return Loop<X, 1>::run(taps, arguments...);
+    case 2: return Loop<X, 2>::run(taps, arguments...);
+    case 3: return Loop<X, 3>::run(taps, arguments...);
+    case 4: return Loop<X, 4>::run(taps, arguments...);
+    case 5: return Loop<X, 5>::run(taps, arguments...);
+    case 6: return Loop<X, 6>::run(taps, arguments...);
+    default: return Loop<X, 0>::run(taps, arguments...);
+  }
+}
+
+template <typename X>
+void widen(const uint8_t *row, int samples, int16_t *out) {
+  const auto sign = X::words16(-0x8000);
+  for (int x = 0; x < samples; x += X::kWords) {
+    X::store(out + x, X::flip_bits(X::template up16<kSampleBits>(X::widen(row + x)), sign));
+  }
+}
+
+// `fixed` taps, known to the compiler, or any number where it is 0.
+template <typename X, int fixed>
+struct Vertical {
+  static void run(int, const int16_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
+    typename X::Vector weight[fixed];
+    const int16_t *row[fixed];
+    for (int tap = 0; tap < fixed; ++tap) {
+      weight[tap] = X::words16(weights[tap]);
+      row[tap] = rows[tap];
+    }
+    for (int x = 0; x < samples; x += X::kWords) {
+      auto sum = X::mulhrs(X::load(row[0] + x), weight[0]);
+      for (int tap = 1; tap < fixed; ++tap) sum = X::add16(sum, X::mulhrs(X::load(row[tap] + x), weight[tap]));
+      X::store(out + x, sum);
+    }
+  }
+};
+
+template <typename X>
+struct Vertical<X, 0> {
+  static void run(int taps, const int16_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
+    constexpr int kVectors = kBlock / X::kWords;
+    for (int x = 0; x < samples; x += kBlock) {
+      typename X::Vector sums[kVectors];
+      for (auto &sum : sums) sum = X::words16(0);
+      for (int tap = 0; tap < taps; ++tap) {
+        const auto weight = X::words16(weights[tap]);
+        for (int i = 0; i < kVectors; ++i) {
+          sums[i] = X::add16(sums[i], X::mulhrs(X::load(rows[tap] + x + i * X::kWords), weight));
+        }
+      }
+      for (int i = 0; i < kVectors; ++i) X::store(out + x + i * X::kWords, sums[i]);
+    }
+  }
+};
+
+template <typename X>
+void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
+  with_taps<Vertical, X>(taps, rows, weights, samples, out);
+}
+
+// Eight rows of words to columns, in each lane.
+template <typename X>
+inline void transpose(const typename X::Vector *row, typename X::Vector *column) {
+  using V = typename X::Vector;
+  const auto four = [&](V rows01, V rows23, V rows45, V rows67, V *out) {
+    const V upper01 = X::low32(rows01, rows23), upper23 = X::high32(rows01, rows23);
+    const V lower01 = X::low32(rows45, rows67), lower23 = X::high32(rows45, rows67);
+    out[0] = X::low64(upper01, lower01);
+    out[1] = X::high64(upper01, lower01);
+    out[2] = X::low64(upper23, lower23);
+    out[3] = X::high64(upper23, lower23);
+  };
+  four(X::low16(row[0], row[1]), X::low16(row[2], row[3]), X::low16(row[4], row[5]), X::low16(row[6], row[7]),
+       column);
+  four(X::high16(row[0], row[1]), X::high16(row[2], row[3]), X::high16(row[4], row[5]), X::high16(row[6], row[7]),
+       column + 4);
+}
+
+template <typename X>
+void turn(const int16_t *rows, int samples, int16_t *columns) {
+  const auto stride = static_cast<ptrdiff_t>(samples);
+  for (int x = 0; x < samples; x += 8) {
+    for (int part = 0; part < kRows; part += X::kWords) {
+      typename X::Vector row[8], column[8];
+      for (int y = 0; y < 8; ++y) row[y] = X::load_apart(rows + (part + y) * stride + x, 8 * stride);
+      transpose<X>(row, column);
+      for (int i = 0; i < 8; ++i) X::store(columns + static_cast<ptrdiff_t>(x + i) * kRows + part, column[i]);
+    }
+  }
+}
+
+template <typename X, int fixed>
+struct Horizontal {
+  static void run(int taps, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int outputs,
+                  int16_t *out) {
+    constexpr int kVectors = kRows / X::kWords;
+    const int count = fixed != 0 ? fixed : taps;
+    for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += count) {
+      const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
+      typename X::Vector sums[kVectors];
+      for (int i = 0; i < kVectors; ++i) {
+        sums[i] = X::mulhrs(X::load(column + i * X::kWords), X::words32(static_cast<int32_t>(weights[0])));
+      }
+      for (int tap = 1; tap < count; ++tap) {
+        const auto weight = X::words32(static_cast<int32_t>(weights[tap]));
+        for (int i = 0; i < kVectors; ++i) {
+          sums[i] = X::add16(sums[i], X::mulhrs(X::load(column + tap * kRows + i * X::kWords), weight));
+        }
+      }
+      for (int i = 0; i < kVectors; ++i) X::store(out + i * X::kWords, sums[i]);
+    }
+  }
+};
+
+template <typename X>
+void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
+                int16_t *out) {
+  with_taps<Horizontal, X>(taps, columns, firsts, weights, outputs, out);
+}
+
+template <typename X>
+void ycc_to_rgb(int16_t *columns, int pixels) {
+  for (int i = 0; i < pixels; ++i, columns += 3 * kRows) {
+    for (int part = 0; part < kRows; part += X::kWords) {
+      int16_t *const red = columns + part, *const green = red + kRows, *const blue = green + kRows;
+      const auto y = X::load(red), cb = X::load(green), cr = X::load(blue);
+      const auto by = [](auto chroma, int factor) { return X::mulhrs(chroma, X::words16(factor)); };
+      X::store(red, X::adds16(y, X::adds16(cr, by(cr, kRedCr))));
+      X::store(green, X::subs16(y, X::adds16(by(cb, kGreenCb), by(cr, kGreenCr))));
+      X::store(blue, X::adds16(y, X::adds16(cb, by(cb, kBlueCb))));
+    }
+  }
+}
+
+// 16 columns to rows of bytes, from byte x of the rows on.
+template <typename X>
+inline void finish_block(const int16_t *columns, int x, uint8_t *const *rows) {
+  using V = typename X::Vector;
+  const V one = X::words16(1 << (15 - kColumnBits)), sign = X::words32(static_cast<int32_t>(0x80808080U));
+  for (int part = 0; part < kRows; part += X::kWords) {
+    const auto round = [&](int column) { return X::mulhrs(X::load(columns + column * kRows + part), one); };
+    // Two columns, eight apart, in each lane.
+    V apart[8];
+    for (int i = 0; i < 8; ++i) apart[i] = X::flip_bits(X::pack16(round(i), round(i + 8)), sign);
+    V left[4], right[4];
+    for (int i = 0; i < 4; ++i) {
+      left[i] = X::low8(apart[2 * i], apart[2 * i + 1]);
+      right[i] = X::high8(apart[2 * i], apart[2 * i + 1]);
+    }
+    const auto four_rows = [&](V left03, V left47, V right03, V right47, int first) {
+      const V left01 = X::low32(left03, left47), left23 = X::high32(left03, left47);
+      const V right01 = X::low32(right03, right47), right23 = X::high32(right03, right47);
+      const auto store = [&](int row, V value) { X::store_apart(rows[row] + x, rows[(row + 8) % kRows] + x, value); };
+      store(first, X::low64(left01, right01));
+      store(first + 1, X::high64(left01, right01));
+      store(first + 2, X::low64(left23, right23));
+      store(first + 3, X::high64(left23, right23));
+    };
+    four_rows(X::low16(left[0], left[1]), X::low16(left[2], left[3]), X::low16(right[0], right[1]),
+              X::low16(right[2], right[3]), part);
+    four_rows(X::high16(left[0], left[1]), X::high16(left[2], left[3]), X::high16(right[0], right[1]),
+              X::high16(right[2], right[3]), part + 4);
+  }
+}
+
+template <typename X>
+void finish(const int16_t *columns, int count, uint8_t *const *rows) {
+  if (count < 16) {
+    kPlainLevel.finish(columns, count, rows);
+    return;
+  }
+  for (int from = 0; from < count; from += 16) {
+    const int x = from < count - 16 ? from : count - 16;  // the last block overlaps with the one before
+    finish_block<X>(columns + static_cast<ptrdiff_t>(x) * kRows, x, rows);
+  }
+}
+
+template <typename X>
+constexpr Level kVectorLevel = {widen<X>, vertical<X>, turn<X>, horizontal<X>, ycc_to_rgb<X>, finish<X>};
+
+}  // namespace feeder
