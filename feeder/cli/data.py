@@ -17,17 +17,28 @@ if TYPE_CHECKING:
     from feeder.records import RecordKeys
     from feeder.records.keys import FormatName
 
-__all__ = ["add_record_options", "label_base", "record_format", "record_keys", "register"]
+__all__ = [
+    "EXIT_FOUND_BAD",
+    "Subparsers",
+    "add_record_options",
+    "clean_on_sigterm",
+    "label_base",
+    "positive",
+    "record_format",
+    "record_keys",
+    "register",
+]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+PACKED_FORMATS = ("tfrecord", "webdataset", "parquet")
 FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
 EXIT_FOUND_BAD = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _PACK = """\
-Packs images into TFRecord shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
+Packs images into shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
 ImageNet names (n01440764_10026.JPEG: the class comes before the underscore). Files are kept byte for byte.
 Writes NAME-00000-of-NNNNN, an index beside each, and labels.json; nothing half-written has a final name.
 """
@@ -78,7 +89,7 @@ def register(subparsers: Subparsers) -> None:
     _register_verify(subparsers)
 
 
-def _clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
     """Makes SIGTERM end a command as Ctrl-C does, hidden files removed."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -147,7 +158,7 @@ def _register_pack(subparsers: Subparsers) -> None:
     parser = _command(
         subparsers,
         "pack",
-        "make TFRecord shards of a folder of images",
+        "make shards of a folder of images",
         _PACK,
         _PACK_EXAMPLES,
     )
@@ -157,7 +168,13 @@ def _register_pack(subparsers: Subparsers) -> None:
     parser.add_argument("--name", default="train", help="name of the set, in the shard names (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
     parser.add_argument(
-        "--label-base", type=int, default=1, metavar="N", help="label of the first class (%(default)s)"
+        "--format",
+        choices=PACKED_FORMATS,
+        default="tfrecord",
+        help="of the shards (%(default)s)",
+    )
+    parser.add_argument(
+        "--label-base", type=int, metavar="N", help="label of the first class (TFRecord 1, others 0)"
     )
     parser.add_argument(
         "--holdout",
@@ -168,9 +185,9 @@ def _register_pack(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="fail on a file that is no image")
     parser.add_argument("--force", action="store_true", help="replace shards of these names")
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_clean_on_sigterm(_pack))
+    parser.set_defaults(run=clean_on_sigterm(_pack))
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -188,6 +205,7 @@ def _pack(args: argparse.Namespace) -> int:
         force=args.force,
         jobs=args.jobs,
         progress=_progress(),
+        format_name=args.format,
     )
     if args.json:
         _print_json(
@@ -228,8 +246,8 @@ def _register_synth(subparsers: Subparsers) -> None:
         "--classes", type=int, required=True, metavar="K", help="number of classes, at most 1000"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="%(default)s unless given")
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
-    parser.set_defaults(run=_clean_on_sigterm(_synth))
+    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.set_defaults(run=clean_on_sigterm(_synth))
 
 
 def _synth(args: argparse.Namespace) -> int:
@@ -254,17 +272,19 @@ def _register_index(subparsers: Subparsers) -> None:
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
     add_record_options(parser)
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_clean_on_sigterm(_index))
+    parser.set_defaults(run=clean_on_sigterm(_index))
 
 
 def _index(args: argparse.Namespace) -> int:
     import time
 
+    from feeder.records.access import slowness
     from feeder.records.build import ensure_indexes
     from feeder.records.dataset import fingerprint
     from feeder.records.shards import expand
+    from feeder.records.stream import COMPRESSIONS
 
     shards = expand(args.patterns, record_format(args))
     built: list[Path] = []
@@ -308,6 +328,14 @@ def _index(args: argparse.Namespace) -> int:
         f"{_count(len(shards), 'shard')}, {_count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
         f"{_count(len(built), 'index', 'indexes')} built{speed}"
     )
+    for path, index in zip(shards, indexes, strict=True):
+        if index.codec in COMPRESSIONS:
+            print(
+                f"{path}: is compressed with {index.codec}: a worker reads it after `feeder rewrite`",
+                file=sys.stderr,
+            )
+        elif reason := slowness(index):
+            print(f"{path}: {reason}", file=sys.stderr)
     if bad:
         print(f"{_count(bad, 'record')} cannot be used: run feeder verify to list them", file=sys.stderr)
     return 0
@@ -323,7 +351,7 @@ def _register_verify(subparsers: Subparsers) -> None:
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
     add_record_options(parser)
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_verify)
 
@@ -380,7 +408,8 @@ def label_base(text: str) -> int:
     return int(text)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """The value of an option that counts something."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
     return int(text)

@@ -13,13 +13,16 @@ from feeder.records.folder import ImageFolder
 from feeder.records.index import ShardIndex, ShardState
 from feeder.records.unpack import unpack_page
 
-__all__ = ["Access", "PageCache", "open_access"]
+__all__ = ["Access", "PageCache", "open_access", "slowness"]
 
 PAGE_CACHE_BYTES = 256 << 20
 """Unpacked pages that a data set keeps, all shards together."""
 
 LARGE_PAGE_BYTES = 8 << 20
 """Pages above this are unpacked by one thread at a time, so that memory is bounded by few of them."""
+
+SLOW_PAGE_BYTES = 4 << 20
+"""Pages above this, where a record takes more than about a millisecond, are worth a warning."""
 
 _EXTRA_BYTES = 256 << 10
 
@@ -209,6 +212,21 @@ def open_access(path: Path, index: ShardIndex, cache: PageCache) -> Access:
             raise StorageError(f"{path}: changed since it was indexed: start again")
         return _Files(folder, index)
     return _Packed(path, index, cache) if len(index.unpacked) else _Ranges(path, index)
+
+
+def slowness(index: ShardIndex) -> str | None:
+    """Why records of a shard take long to read one by one, and what to do about it; None where they don't."""
+    if index.format == "folder":
+        return "each record is a file of its own: make shards of the folder with `feeder pack`"
+    if not len(index.unpacked):
+        return None
+    around = int((index.unpacked.astype("i8") - index.image_bytes).max(initial=0))
+    if around <= SLOW_PAGE_BYTES:
+        return None
+    return (
+        f"single records cannot be read out of its {index.codec} pages, of which up to {around / 1e6:.0f} MB "
+        f"must be unpacked for one: convert it with `feeder rewrite`, or write it without compression"
+    )
 
 
 _OTHER_FILE = "is not the file that was indexed: restart to index it anew"

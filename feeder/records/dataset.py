@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import google_crc32c
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
-from feeder.records.access import PageCache, open_access
+from feeder.records.access import PageCache, open_access, slowness
 from feeder.records.build import ensure_indexes
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
@@ -57,6 +57,7 @@ class ShardInfo:
         records: entries in the index, bad ones and the one that stands for a damaged tail included.
         nbytes: bytes of all of them: payloads of TFRecords, images of other formats.
         damage: why the shard cannot be read to its end, or None.
+        slow: why its records take long to read one by one, or None.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ShardInfo:
     records: int
     nbytes: int
     damage: str | None
+    slow: str | None
 
 
 class _Shard:
@@ -146,7 +148,7 @@ class Dataset:
         self.name = name
         self.fingerprint = fingerprint(indexes)
         self.shards = tuple(
-            ShardInfo(path.name, path, len(index), index.nbytes, index.damage)
+            ShardInfo(path.name, path, len(index), index.nbytes, index.damage, slowness(index))
             for path, index in zip(shards, indexes, strict=True)
         )
         self.nbytes = sum(shard.nbytes for shard in self.shards)

@@ -13,7 +13,7 @@ from feeder.records.folder import index_folder
 from feeder.records.index import IndexBuilder, ShardIndex, ShardState
 from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
 from feeder.records.parquet import looks_like_parquet, scan_parquet
-from feeder.records.stream import MAX_RECORD_BYTES, Compression, Torn, Window, open_window
+from feeder.records.stream import COMPRESSIONS, MAX_RECORD_BYTES, Compression, Torn, Window, open_window
 from feeder.records.tar import BLOCK_BYTES, looks_like_tar
 from feeder.records.tfrecord import frames, looks_like_tfrecord
 from feeder.records.webdataset import scan_webdataset
@@ -117,7 +117,7 @@ def detect(
 
 def refuse_compressed(shard: Path, codec: str) -> None:
     """Raises BadShard for a shard that is compressed as a whole."""
-    if codec in ("gzip", "zlib"):
+    if codec in COMPRESSIONS:
         raise BadShard(
             f"{shard}: is compressed with {codec}, so that its records cannot be read one by one: unpack it "
             f"with `feeder rewrite {shard} FOLDER`, or make shards of the images with `feeder pack`"

@@ -1,4 +1,4 @@
-"""Turns a folder of images into TFRecord shards with the features of the reference ImageNet converters."""
+"""Turns a folder of images into shards; TFRecords get the features of the reference ImageNet converters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from tqdm import tqdm
 
 from feeder.errors import ConfigError, DataError, StorageError
 from feeder.records.build import ensure_indexes
-from feeder.records.example import encode_example
 from feeder.records.folder import find_images, shuffled
-from feeder.records.keys import MAX_LABEL, RecordKeys
+from feeder.records.keys import MAX_LABEL, FormatName, RecordKeys
 from feeder.records.sidecar import index_path
 from feeder.records.storage import locked
 from feeder.records.stream import MAX_RECORD_BYTES
-from feeder.records.tfrecord import frame
+from feeder.records.writers import SUFFIXES, Sample, open_writer
 
 __all__ = ["LABELS_FILE", "PackResult", "pack", "split"]
 
@@ -92,12 +91,13 @@ def pack(
     shards: int,
     seed: int = 0,
     name: str = "train",
-    label_base: int = 1,
+    label_base: int | None = None,
     holdout: float = 0.0,
     strict: bool = False,
     force: bool = False,
     jobs: int | None = None,
     progress: bool = False,
+    format_name: FormatName = "tfrecord",
 ) -> PackResult:
     """Writes dst/NAME-00000-of-NNNNN and so on, their indexes, and the label map labels.json.
 
@@ -110,13 +110,15 @@ def pack(
         shards: number of shards, at most one an image.
         seed: of the shuffle; the same seed and files give the same bytes.
         name: of the set, in the shard names.
-        label_base: label of the first class in the records.
+        label_base: label of the first class in the records; None takes what is usual for the format.
         holdout: share in [0, 1) of each class that goes into validation-* shards instead; nothing of a class
             with one image.
         strict: fail on the first file that is not an image, instead of leaving it out.
         force: replace shards of these names.
-        jobs: threads, each of which writes one shard and holds one image; None takes the usable cores.
+        jobs: threads, each of which writes one shard and holds one image, or 16 MiB of them for Parquet;
+            None takes the usable cores.
         progress: show a bar on stderr.
+        format_name: of the shards: "tfrecord", "webdataset" or "parquet".
 
     Raises:
         ConfigError: an argument is wrong, there is nothing to pack, or such shards exist.
@@ -131,6 +133,10 @@ def pack(
         raise ConfigError(
             f"name must be of letters, digits, '_', '-', '.', and not {HOLDOUT_NAME!r}, got {name!r}"
         )
+    if format_name not in SUFFIXES:
+        raise ConfigError(f"format must be one of {', '.join(SUFFIXES)}, got {format_name!r}")
+    keys = RecordKeys(label_base=label_base)
+    label_base = keys.of(format_name).label_base
     if label_base < 0:
         raise ConfigError(f"label base must be 0 or more, got {label_base}")
     classes, images = find_images(src)
@@ -139,9 +145,10 @@ def pack(
     kept, held = split(images, seed, holdout)
     if shards > len(kept):
         raise ConfigError(f"{shards} shards for {len(kept)} images: ask for fewer shards")
-    plan = _plan(name, kept, shards)
+    plan = _plan(name, kept, shards, SUFFIXES[format_name])
     if held:
-        plan |= _plan(HOLDOUT_NAME, held, min(len(held), max(1, round(shards * len(held) / len(kept)))))
+        count = min(len(held), max(1, round(shards * len(held) / len(kept))))
+        plan |= _plan(HOLDOUT_NAME, held, count, SUFFIXES[format_name])
     sets = {name, HOLDOUT_NAME} if held else {name}
     labels = json.dumps({synset: label for label, synset in enumerate(classes)}, indent=1) + "\n"
     with _storage(dst):
@@ -153,7 +160,7 @@ def pack(
             tqdm(total=len(images), unit="image", disable=not progress) as bar,
         ):
             bar.set_description("packing")
-            writer = _Writer(src, classes, label_base, strict, bar.update)
+            writer = _Writer(src, classes, label_base, strict, format_name, bar.update)
             writer.write_all(folder, plan, jobs or len(os.sched_getaffinity(0)))
             if writer.written == 0:
                 raise DataError(
@@ -173,7 +180,7 @@ def pack(
                     os.replace(folder / file, dst / file)
                 _sync_folder(dst)
     paths = [dst / file for file in plan]
-    ensure_indexes(paths, RecordKeys(label_base=label_base), jobs=jobs, progress=progress)
+    ensure_indexes(paths, keys, jobs=jobs, progress=progress, format_name=format_name)
     skipped = sorted(writer.skipped)
     lost = {path for path, _ in skipped}
     return PackResult(
@@ -186,11 +193,13 @@ def pack(
     )
 
 
-def _plan(name: str, images: Sequence[tuple[str, int]], shards: int) -> dict[str, Sequence[tuple[str, int]]]:
+def _plan(
+    name: str, images: Sequence[tuple[str, int]], shards: int, suffix: str
+) -> dict[str, Sequence[tuple[str, int]]]:
     """Which images go into which file; sizes differ by one at most."""
     cuts = [len(images) * number // shards for number in range(shards + 1)]
     return {
-        f"{name}-{number:05d}-of-{shards:05d}": images[cuts[number] : cuts[number + 1]]
+        f"{name}-{number:05d}-of-{shards:05d}{suffix}": images[cuts[number] : cuts[number + 1]]
         for number in range(shards)
     }
 
@@ -209,7 +218,9 @@ def _refuse_existing(src: Path, dst: Path, sets: set[str], labels: str) -> None:
 
 
 def _existing(dst: Path, sets: set[str]) -> list[Path]:
-    pattern = re.compile(rf"({'|'.join(map(re.escape, sorted(sets)))})-\d{{5}}-of-\d{{5}}")
+    pattern = re.compile(
+        rf"({'|'.join(map(re.escape, sorted(sets)))})-\d{{5}}-of-\d{{5}}({'|'.join(SUFFIXES.values())})"
+    )
     return sorted(dst / name for name in os.listdir(dst) if pattern.fullmatch(name))
 
 
@@ -217,12 +228,19 @@ class _Writer:
     """Writes planned shards, several at a time."""
 
     def __init__(
-        self, src: Path, classes: list[str], label_base: int, strict: bool, advance: Callable[[int], object]
+        self,
+        src: Path,
+        classes: list[str],
+        label_base: int,
+        strict: bool,
+        format_name: FormatName,
+        advance: Callable[[int], object],
     ) -> None:
         self._src = src
         self._classes = classes
         self._label_base = label_base
         self._strict = strict
+        self._format = format_name
         self._advance = advance
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -241,11 +259,12 @@ class _Writer:
 
     def _write(self, path: Path, images: Sequence[tuple[str, int]]) -> None:
         with open(path, "wb", buffering=1 << 20) as file:
+            writer = open_writer(self._format, file, self._classes)
             for image, label in images:
                 if self._stop.is_set():
                     return
                 try:
-                    payload = self._example(image, label)
+                    sample = self._sample(image, label)
                 except _NotAnImage as error:
                     if self._strict:
                         raise DataError(f"{self._src / image}: {error}") from error
@@ -253,17 +272,15 @@ class _Writer:
                         self.skipped.append((image, str(error)))
                         self._advance(1)
                     continue
-                header, footer, _ = frame(payload)
-                file.write(header)
-                file.write(payload)
-                file.write(footer)
+                writer.add(sample)
                 with self._lock:
                     self.written += 1
                     self._advance(1)
+            writer.finish()
             file.flush()
             os.fsync(file.fileno())
 
-    def _example(self, image: str, label: int) -> bytes:
+    def _sample(self, image: str, label: int) -> Sample:
         try:
             if not stat.S_ISREG((self._src / image).stat().st_mode):
                 raise _NotAnImage("is no regular file")
@@ -273,9 +290,11 @@ class _Writer:
         width, height, channels, format_name = _describe(encoded)
         if len(encoded) > MAX_RECORD_BYTES // 2:
             raise _NotAnImage(f"{len(encoded)} bytes are too many for a record")
-        return encode_example(
+        return Sample(
+            encoded,
+            label + self._label_base,
+            os.path.basename(image),
             {
-                "image/class/label": label + self._label_base,
                 "image/class/synset": os.fsencode(self._classes[label]),
                 "image/filename": os.fsencode(os.path.basename(image)),
                 "image/format": format_name.encode(),
@@ -283,8 +302,7 @@ class _Writer:
                 "image/width": width,
                 "image/colorspace": _COLORSPACES[channels],
                 "image/channels": channels,
-                "image/encoded": encoded,
-            }
+            },
         )
 
 

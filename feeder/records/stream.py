@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from feeder.errors import StorageError
 from feeder.records.storage import retry
 
-__all__ = ["MAX_RECORD_BYTES", "READ_BYTES", "Compression", "Torn", "Window", "open_window"]
+__all__ = ["COMPRESSIONS", "MAX_RECORD_BYTES", "READ_BYTES", "Compression", "Torn", "Window", "open_window"]
 
 MAX_RECORD_BYTES = 256 << 20
 """Longest record or image that is believed; the longest record of ImageNet is 16 MB."""
@@ -22,6 +22,9 @@ READ_BYTES = 256 << 10
 same work took twice as long."""
 
 Compression = Literal["gzip", "zlib"]
+"""What a shard as a whole may be compressed with."""
+
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 _WINDOW_BITS: dict[Compression, int] = {"gzip": 31, "zlib": 15}
 
@@ -64,7 +67,7 @@ class _Plain:
     """A file as it lies."""
 
     def __init__(
-        self, fd: int, path: str, start: int, stop: int, advance: Callable[[int], None] | None
+        self, fd: int, path: str, start: int, stop: int, advance: Callable[[int], object] | None
     ) -> None:
         self.size: int | None = stop - start
         self._fd = fd
@@ -219,7 +222,7 @@ def open_window(
     compression: Compression | None = None,
     start: int = 0,
     stop: int | None = None,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int], object] | None = None,
 ) -> Window:
     """A window over an open file or a part of it, at the start.
 

@@ -72,11 +72,11 @@ def members(window: Window) -> Iterator[Member]:
         own: dict[str, str] = {}
         while True:
             at = window.position
-            block = _block(window, at, optional=at == first)
+            block = _block(window, at, optional=not own)
             if block is None:
                 return
             if block == _ZEROS:
-                if at != first:
+                if own:
                     raise Torn(at, "a block of zeros instead of the header that the one before announces")
                 _require_end(window, at)
                 return
@@ -91,6 +91,8 @@ def members(window: Window) -> Iterator[Member]:
                 own = _records(_extension(window, at, size), at) | own
             elif kind == _PAX_GLOBAL:
                 everywhere |= _records(_extension(window, at, size), at)
+                if not own:
+                    first = window.position
             else:
                 break
         about = everywhere | own

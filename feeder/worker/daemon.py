@@ -91,6 +91,20 @@ def _require_usable(dataset: Dataset) -> None:
             ) from error
 
 
+def _warn_of_slow_shards(dataset: Dataset) -> None:
+    slow = [(shard.name, shard.slow) for shard in dataset.shards if shard.slow is not None]
+    if slow:
+        name, reason = slow[0]
+        log.warning(
+            "data set %s is slow to read (%d of %d shards), such as %s: %s",
+            dataset.name,
+            len(slow),
+            len(dataset.shards),
+            name,
+            reason,
+        )
+
+
 def _open_decoder(threads: int, kind: Kind) -> Decoder:
     """`open_decoder`, with a warning where "auto" has to do without the native kernel."""
     decoder = open_decoder(threads, kind)
@@ -198,6 +212,7 @@ class _Worker:
                 )
             )
             _require_usable(datasets[name])
+            _warn_of_slow_shards(datasets[name])
             log.info(
                 "data set %s: %d records in %d shards, %d bad, %.1f MB, fingerprint %s",
                 name,

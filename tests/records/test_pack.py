@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from feeder.errors import ConfigError, DataError
-from feeder.records import Dataset, RecordKeys, pack
+from feeder.records import Dataset, RecordKeys, pack, writers
 from feeder.records.folder import find_images
 from feeder.records.pack import pack as pack_images
 from feeder.records.pack import split
@@ -55,6 +55,21 @@ def hashes(folder: Path) -> dict[str, str]:
 def read_all(pattern: str, base: int = 1) -> list[tuple[bytes, int]]:
     with Dataset.open("packed", [pattern], keys=RecordKeys(label_base=base), build=False) as dataset:
         return [(bytes(image), label) for image, label in map(dataset.read, range(len(dataset)))]
+
+
+def test_other_formats_hold_the_same_and_replace_one_another(photos: Path, tmp_path: Path) -> None:
+    pack.pack(photos, tmp_path / "tfrecord", shards=2)
+    want = read_all(str(tmp_path / "tfrecord"))
+    dst = tmp_path / "other"
+    for name, suffix in (("webdataset", ".tar"), ("parquet", ".parquet")):
+        result = pack.pack(photos, dst, shards=2, format_name=name, force=True)  # type: ignore[arg-type]
+        assert [path.name for path in result.shards] == [f"train-0000{n}-of-00002{suffix}" for n in range(2)]
+        assert read_all(str(dst), base=0) == want
+        assert len(list(dst.glob("train-*"))) == 4  # two shards, two indexes
+        twin = pack.pack(photos, tmp_path / f"twin{suffix}", shards=2, format_name=name)  # type: ignore[arg-type]
+        assert [path.read_bytes() for path in twin.shards] == [path.read_bytes() for path in result.shards]
+    with pytest.raises(ConfigError, match="format must be one of"):
+        pack.pack(photos, dst, shards=2, format_name="folder")
 
 
 def test_every_image_comes_back_with_its_label(photos: Path, tmp_path: Path) -> None:
@@ -211,9 +226,9 @@ def test_killed_in_the_middle_nothing_has_a_final_name(photos: Path, tmp_path: P
     program = (
         "import os, sys, itertools\n"
         "from pathlib import Path\n"
-        "import feeder.records.pack as p\n"
-        "real, count = p.frame, itertools.count()\n"
-        "p.frame = lambda payload: os._exit(9) if next(count) == 7 else real(payload)\n"
+        "import feeder.records.pack as p, feeder.records.writers as w\n"
+        "real, count = w.frame, itertools.count()\n"
+        "w.frame = lambda payload: os._exit(9) if next(count) == 7 else real(payload)\n"
         "p.pack(Path(sys.argv[1]), Path(sys.argv[2]), shards=3, jobs=1)\n"
     )
     arguments = [sys.executable, "-c", program, str(photos), str(out)]
@@ -231,7 +246,7 @@ def test_a_pack_that_is_alive_keeps_its_folder(
 ) -> None:
     """Two packs into one folder at the same time, under different names."""
     out = tmp_path / "out"
-    real = pack.frame
+    real = writers.frame
     inner: list[int] = []
 
     def frame_and_pack(payload: bytes) -> tuple[bytes, bytes, int]:
@@ -240,7 +255,7 @@ def test_a_pack_that_is_alive_keeps_its_folder(
             pack_images(photos, out, shards=1, name="inner", jobs=1)
         return real(payload)
 
-    monkeypatch.setattr(pack, "frame", frame_and_pack)
+    monkeypatch.setattr(writers, "frame", frame_and_pack)
     pack_images(photos, out, shards=1, name="outer", jobs=1)
     assert sorted(read_all(f"{out}/inner-*")) == sorted(read_all(f"{out}/outer-*"))
 
