@@ -120,7 +120,7 @@ class ChunkMaker:
         for position, record in enumerate(records.tolist()):
             if record >= 0:
                 try:
-                    image, label = read(record)
+                    image, label, _ = read(record)
                 except BadRecord as error:
                     bad[position] = FoundBad(record, error.shard, error.index, error.reason)
                 else:
@@ -245,7 +245,7 @@ class ChunkMaker:
             if (record, epoch) in found:
                 continue
             try:
-                image, label = self.dataset.read(record)
+                image, label, _ = self.dataset.read(record)
             except BadRecord as error:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue

@@ -2,5 +2,15 @@
 
 from feeder.records.dataset import Dataset, Record, ShardInfo
 from feeder.records.keys import FormatName, RecordKeys
+from feeder.records.seek import SeekCounters, SeekFiles, SeekMode
 
-__all__ = ["Dataset", "FormatName", "Record", "RecordKeys", "ShardInfo"]
+__all__ = [
+    "Dataset",
+    "FormatName",
+    "Record",
+    "RecordKeys",
+    "SeekCounters",
+    "SeekFiles",
+    "SeekMode",
+    "ShardInfo",
+]

@@ -22,6 +22,7 @@ from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
 from feeder.records.keys import FormatName, RecordKeys, Unusable, zero_based
+from feeder.records.seek import SeekFiles, SeekMode, seek_path
 from feeder.records.shards import expand
 from feeder.records.storage import retry
 from feeder.records.unpack import Garbled
@@ -41,10 +42,12 @@ class Record(NamedTuple):
     Attributes:
         image: the encoded image, at least one byte; of a TFRecord a slice, not a copy.
         label: class from 0.
+        digest: crc32c of the record, which tells its bytes from others.
     """
 
     image: memoryview
     label: int
+    digest: int
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class Dataset:
         shards: one entry for each shard, in order.
         nbytes: bytes of all records (see ShardInfo).
         bad: records that the index calls unusable; reading one says why.
+        seek: the seek points of the records, or None.
     """
 
     def __init__(
@@ -144,6 +148,8 @@ class Dataset:
         indexes: Sequence[ShardIndex],
         keys: RecordKeys,
         max_open: int,
+        seek: SeekMode = "off",
+        index_dir: Path | None = None,
     ) -> None:
         self.name = name
         self.fingerprint = fingerprint(indexes)
@@ -159,6 +165,10 @@ class Dataset:
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
         self._records = self._starts.pop()
         self._files = OpenFiles(max_open)
+        self.seek = None
+        if seek != "off":
+            paths = [seek_path(path, index_dir) for path in shards]
+            self.seek = SeekFiles(list(zip(paths, indexes, strict=True)), self._place, self._files, seek)
         self._closing = threading.Event()
 
     @classmethod
@@ -174,6 +184,7 @@ class Dataset:
         progress: bool = False,
         max_open: int | None = None,
         format_name: FormatName | None = None,
+        seek: SeekMode = "off",
     ) -> Self:
         """Opens all shards that match, with their indexes; builds those that are missing or stale.
 
@@ -185,9 +196,10 @@ class Dataset:
             build: False makes a missing or stale index an error.
             jobs: threads that build indexes; None takes as many as there are usable cores.
             progress: show a bar on stderr while indexes are built.
-            max_open: shard files kept open between reads; None takes half of what the process may open, at
-                most 4096.
+            max_open: files kept open between reads, those of seek points included; None takes half of what
+                the process may open, at most 4096 (8192 with seek points).
             format_name: of all shards; None finds it by their content.
+            seek: whether seek points are read, and kept where they grew; they lie where the indexes are.
 
         Raises:
             ConfigError: nothing matches, what matches has no record, or an index is missing and not built.
@@ -209,10 +221,9 @@ class Dataset:
             raise ConfigError(f"data set {name!r}: no record in any of its {len(shards)} shards ({some})")
         if max_open is None:
             allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            max_open = (
-                MAX_OPEN_SHARDS if allowed == resource.RLIM_INFINITY else min(MAX_OPEN_SHARDS, allowed // 2)
-            )
-        return cls(name, shards, indexes, keys, max_open)
+            wanted = MAX_OPEN_SHARDS if seek == "off" else 2 * MAX_OPEN_SHARDS
+            max_open = wanted if allowed == resource.RLIM_INFINITY else min(wanted, allowed // 2)
+        return cls(name, shards, indexes, keys, max_open, seek, index_dir)
 
     def __len__(self) -> int:
         return self._records
@@ -250,10 +261,18 @@ class Dataset:
             payload = self._again(number, shard, index)
         if label < 0:
             raise BadRecord(*shard.access.place(index), self._reason(payload))
-        return Record(shard.image(payload, index), label)
+        return Record(shard.image(payload, index), label, shard.crc[index])
+
+    def digest(self, record: int) -> int:
+        """What `read` gives as the digest of a record in [0, len), known without reading it."""
+        number, index = self._place(record)
+        digest: int = self._shards[number].crc[index]
+        return digest
 
     def close(self) -> None:
         """Closes all files; reads under way end, later ones raise Closed. May be called twice."""
+        if self.seek is not None:
+            self.seek.close()
         self._closing.set()
         self._files.close()
 

@@ -25,6 +25,7 @@ from feeder.errors import ConfigError, DataError, StorageError
 from feeder.records.build import ensure_indexes
 from feeder.records.folder import find_images, shuffled
 from feeder.records.keys import MAX_LABEL, FormatName, RecordKeys
+from feeder.records.seek import seek_path
 from feeder.records.sidecar import index_path
 from feeder.records.storage import locked
 from feeder.records.stream import MAX_RECORD_BYTES
@@ -174,6 +175,7 @@ def pack(
                 # refuse, and never old beside new ones.
                 for path in _existing(dst, sets):
                     index_path(path).unlink(missing_ok=True)
+                    seek_path(path).unlink(missing_ok=True)
                     path.unlink()
                 _sync_folder(dst)
                 for file in (LABELS_FILE, *plan):

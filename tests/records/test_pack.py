@@ -54,7 +54,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def read_all(pattern: str, base: int = 1) -> list[tuple[bytes, int]]:
     with Dataset.open("packed", [pattern], keys=RecordKeys(label_base=base), build=False) as dataset:
-        return [(bytes(image), label) for image, label in map(dataset.read, range(len(dataset)))]
+        return [(bytes(image), label) for image, label, _ in map(dataset.read, range(len(dataset)))]
 
 
 def test_other_formats_hold_the_same_and_replace_one_another(photos: Path, tmp_path: Path) -> None:
