@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.decode import Decoder, reductions
+from feeder.decode import GREW, REFUSED, USED, Decoder, SeekPoints, reductions
 from feeder.errors import BadRecord
 from feeder.order import Order, SlotStatus, eval_windows, smallest_window, train_windows, whole_windows
 from feeder.records import Dataset
@@ -61,6 +61,8 @@ class Fetched:
         images: encoded bytes, None where the slot is padding or the record could not be read.
         labels: int32 [n].
         bad: by position in the chunk, the records whose bytes are bad already here.
+        digests: uint32 [n] of the records; 0 where there is no image.
+        seek: what is known of the images, or None; `make` extends it.
     """
 
     epoch: int
@@ -70,6 +72,8 @@ class Fetched:
     images: list[memoryview | None]
     labels: NDArray[np.int32]
     bad: dict[int, FoundBad]
+    digests: NDArray[np.uint32]
+    seek: SeekPoints | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +96,8 @@ class MadeChunk:
 class ChunkMaker:
     """Makes the chunks of one stream; safe to use from many threads at a time.
 
-    What it makes is a pure function of data, spec and (epoch, taken, slots), as long as storage answers.
+    What it makes is a pure function of data, spec and (epoch, taken, slots), as long as storage answers. Seek
+    points, which a data set opened with `seek` has, change nothing but the cost.
 
     Raises:
         ConfigError: the spec does not fit the data set (see Order).
@@ -103,6 +108,7 @@ class ChunkMaker:
         self.decoder = decoder
         self.spec = spec
         self.order = Order(spec, len(dataset))
+        self._seek = dataset.seek if decoder.seeks else None
 
     def fetch(self, epoch: int, taken: int, slots: Sequence[int] | NDArray[np.int64]) -> Fetched:
         """Reads the records of some slots of the step at (epoch, taken).
@@ -115,21 +121,38 @@ class ChunkMaker:
         records = self.order.records(epoch, taken, wanted)
         images: list[memoryview | None] = []
         labels: list[int] = []
+        digests: list[int] = []
         bad: dict[int, FoundBad] = {}
         read = self.dataset.read
+        files = self._seek
+        seek = None if files is None else SeekPoints.nothing(len(wanted))
         for position, record in enumerate(records.tolist()):
             if record >= 0:
                 try:
-                    image, label, _ = read(record)
+                    image, label, digest = read(record)
                 except BadRecord as error:
                     bad[position] = FoundBad(record, error.shard, error.index, error.reason)
                 else:
                     images.append(image)
                     labels.append(label)
+                    digests.append(digest)
+                    if files is not None and seek is not None:
+                        files.load(record, digest, seek.points[position])
                     continue
             images.append(None)
             labels.append(MASKED_LABEL)
-        return Fetched(epoch, taken, wanted, records, images, np.array(labels, np.int32), bad)
+            digests.append(0)
+        return Fetched(
+            epoch,
+            taken,
+            wanted,
+            records,
+            images,
+            np.array(labels, np.int32),
+            bad,
+            np.array(digests, np.uint32),
+            seek,
+        )
 
     def make(self, fetched: Fetched, out: NDArray[np.uint8]) -> MadeChunk:
         """Decodes into `out`, uint8 [n, image_size, image_size, 3], C-contiguous.
@@ -147,11 +170,13 @@ class ChunkMaker:
         for first, images in _runs(fetched.images):
             last = first + len(images)
             run_epochs = epochs if isinstance(epochs, int) else epochs[first:last]
-            reasons = self._decode(images, records[first:last], run_epochs, out[first:last])
+            seek = None if fetched.seek is None else fetched.seek.part(first, last)
+            reasons = self._decode(images, records[first:last], run_epochs, out[first:last], seek)
             for position, reason in enumerate(reasons, first):
                 if reason is not None:
                     record = int(records[position])
                     bad[position] = FoundBad(record, *self.dataset.locate(record), reason)
+        self._keep(fetched)
         if records.min() < 0:
             padding = records < 0
             out[padding] = 0
@@ -166,6 +191,7 @@ class ChunkMaker:
         records: NDArray[np.int64],
         epochs: int | NDArray[np.int64],
         out: NDArray[np.uint8],
+        seek: SeekPoints | None,
     ) -> list[str | None]:
         """Decodes images whose bytes were read; returns for each why it is bad, or None."""
         sizes, reasons = self.decoder.sizes(images)
@@ -175,7 +201,10 @@ class ChunkMaker:
             for first, run in _runs(headed):
                 last = first + len(run)
                 run_epochs = epochs if isinstance(epochs, int) else epochs[first:last]
-                reasons[first:last] = self._decode(run, records[first:last], run_epochs, out[first:last])
+                part = None if seek is None else seek.part(first, last)
+                reasons[first:last] = self._decode(
+                    run, records[first:last], run_epochs, out[first:last], part
+                )
             return reasons
         spec = self.spec
         if spec.augment == "train":
@@ -198,7 +227,20 @@ class ChunkMaker:
             resample=spec.resample,
             antialias=spec.antialias,
             reductions=scales,
+            seek=seek,
         )
+
+    def _keep(self, fetched: Fetched) -> None:
+        """Hands on what decoding learned."""
+        if self._seek is None or fetched.seek is None:
+            return
+        outcomes = fetched.seek.outcomes
+        self._seek.count(
+            used=int(np.count_nonzero(outcomes & USED)), refused=int(np.count_nonzero(outcomes & REFUSED))
+        )
+        grew = np.flatnonzero(outcomes & GREW)
+        if len(grew):
+            self._seek.store(fetched.records[grew], fetched.digests[grew], fetched.seek.points[grew])
 
     def _without_bad(
         self,
@@ -249,7 +291,7 @@ class ChunkMaker:
             except BadRecord as error:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
-            (reason,) = self._decode([image], np.array([record], np.int64), epoch, out)
+            (reason,) = self._decode([image], np.array([record], np.int64), epoch, out, None)
             if reason is None:
                 return record, label
             found[record, epoch] = FoundBad(record, *self.dataset.locate(record), reason)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from types import FrameType
 
+    from feeder.cli.learn import Learned
     from feeder.records import RecordKeys
     from feeder.records.keys import FormatName
 
@@ -62,10 +63,14 @@ examples:
 _INDEX = """\
 Reads each shard once and writes its index, unless a good one is there. A worker does the same when it
 starts. A PATTERN is a shard, a glob in quotes, or a folder, which stands for all shards in it.
+
+With --seek it also decodes each image once and keeps where decoding may start (1 kB a record), so that
+workers decode only what a crop needs from the first epoch on; without, they learn that as they go. Started
+again after an interruption it goes on where it ended.
 """
 _INDEX_EXAMPLES = """\
 examples:
-  feeder index shards/
+  feeder index shards/ --seek
   feeder index '/data/imagenet/train-*' --index-dir /shared/indexes --jobs 16
 """
 
@@ -271,6 +276,7 @@ def _register_index(subparsers: Subparsers) -> None:
     )
     parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
     add_record_options(parser)
+    parser.add_argument("--seek", action="store_true", help="learn the seek points of all images")
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
     parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -279,6 +285,7 @@ def _register_index(subparsers: Subparsers) -> None:
 
 def _index(args: argparse.Namespace) -> int:
     import time
+    from dataclasses import asdict
 
     from feeder.records.access import slowness
     from feeder.records.build import ensure_indexes
@@ -304,9 +311,12 @@ def _index(args: argparse.Namespace) -> int:
     nbytes = sum(index.state.size for index in indexes)
     records = sum(len(index) for index in indexes)
     bad = sum(int((index.label < 0).sum()) for index in indexes)
+    learned = _learn(args) if args.seek and records else None
     if args.json:
+        seek = {"seek": asdict(learned)} if learned else {}
         _print_json(
-            {
+            seek
+            | {
                 "shards": len(shards),
                 "built": len(built),
                 "records": records,
@@ -336,9 +346,32 @@ def _index(args: argparse.Namespace) -> int:
             )
         elif reason := slowness(index):
             print(f"{path}: {reason}", file=sys.stderr)
+    if learned:
+        print(f"seek points: {_count(learned.learned, 'record')} learned, {learned.there:,} were there")
+        if learned.damaged:
+            print(
+                f"{_count(learned.damaged, 'image')} damaged: run feeder verify to list them",
+                file=sys.stderr,
+            )
     if bad:
         print(f"{_count(bad, 'record')} cannot be used: run feeder verify to list them", file=sys.stderr)
     return 0
+
+
+def _learn(args: argparse.Namespace) -> Learned:
+    from feeder.cli.learn import learn
+    from feeder.records import Dataset
+
+    with Dataset.open(
+        "index",
+        args.patterns,
+        keys=record_keys(args),
+        index_dir=args.index_dir,
+        build=False,
+        format_name=record_format(args),
+        seek="learn",
+    ) as dataset:
+        return learn(dataset, force=args.force, jobs=args.jobs, progress=_progress())
 
 
 def _register_verify(subparsers: Subparsers) -> None:

@@ -78,6 +78,13 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         "(default: %(default)g)",
     )
     _add_data_arguments(parser)
+    parser.add_argument(
+        "--seek",
+        choices=["learn", "use", "off"],
+        default="learn",
+        help="seek points, which make it cheaper to decode records again: keep them beside the indexes where "
+        "they can be written, only use what is there, or neither (default: %(default)s)",
+    )
     parser.set_defaults(run=_worker)
 
 
@@ -109,6 +116,7 @@ def _worker(args: argparse.Namespace) -> int:
         format_name=record_format(args),
         index_dir=args.index_dir,
         build_index=not args.no_index_build,
+        seek=args.seek,
     )
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
@@ -232,6 +240,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
         f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
         f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries",
+        f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
+        f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
         f"  time      reading {counters.read_s:.1f} s, decoding {counters.decode_s:.1f} s, waiting for "
         f"requests {counters.idle_s:.1f} s (sums over threads)",
         f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint",

@@ -12,7 +12,7 @@ from feeder.decode.reduce import REDUCTIONS
 from feeder.errors import ConfigError
 from feeder.spec import Resample
 
-__all__ = ["check_arguments"]
+__all__ = ["check_arguments", "check_array"]
 
 
 def check_arguments(
@@ -30,15 +30,15 @@ def check_arguments(
             that is not 1, 2, 4 or 8, or an unknown resample.
     """
     count = len(images)
-    _check_array("windows", windows, np.int32, (count, 4))
-    _check_array("flips", flips, np.bool_, (count,))
-    _check_array("out", out, np.uint8, (count, None, None, 3))
+    check_array("windows", windows, np.int32, (count, 4))
+    check_array("flips", flips, np.bool_, (count,))
+    check_array("out", out, np.uint8, (count, None, None, 3))
     if not out.flags.writeable or out.size == 0 < count:
         raise ConfigError(
             f"out must be writable and not empty, got shape {out.shape}, {out.flags.writeable=}"
         )
     if reductions is not None:
-        _check_array("reductions", reductions, np.uint8, (count,))
+        check_array("reductions", reductions, np.uint8, (count,))
         if not np.isin(reductions, REDUCTIONS).all():
             raise ConfigError(f"reductions must be 1, 2, 4 or 8, got {np.unique(reductions).tolist()}")
     if resample not in get_args(Resample):
@@ -51,7 +51,8 @@ def check_arguments(
         )
 
 
-def _check_array(name: str, array: Any, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
+def check_array(name: str, array: Any, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
+    """Raises ConfigError unless `array` is C-contiguous and has this dtype and shape; None is any length."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         raise ConfigError(
             f"{name} must be an array of {dtype.__name__}, got {getattr(array, 'dtype', type(array))}"

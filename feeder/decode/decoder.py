@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feeder.decode.header import DEFAULT_LIMITS, Limits
+from feeder.decode.seek import SeekPoints
 from feeder.errors import ConfigError, DataError
 from feeder.spec import Resample
 
@@ -24,9 +25,11 @@ class Decoder(Protocol):
 
     Attributes:
         name: which decoder this is and what it runs on, for logs: "native (avx2)".
+        seeks: whether it has a use for seek points.
     """
 
     name: str
+    seeks: bool
 
     def sizes(self, images: Sequence[bytes | memoryview]) -> tuple[npt.NDArray[np.int32], list[str | None]]:
         """Reads the headers of images.
@@ -47,6 +50,7 @@ class Decoder(Protocol):
         resample: Resample = "bilinear",
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
+        seek: SeekPoints | None = None,
     ) -> list[str | None]:
         """Decodes one window of each image into its slot of a batch.
 
@@ -62,6 +66,7 @@ class Decoder(Protocol):
             antialias: whether the filter's support grows with the scale, as Pillow's does.
             reductions: uint8 [n] of 1, 2, 4 or 8: decode a JPEG at 1/r and resample the window from there.
                 Formats other than RGB, YCbCr and gray JPEG ignore it. None is 1 for all.
+            seek: what is known of the images, which grows; the result is the same whatever is known.
 
         Returns:
             For each image None, or the reason why its slot holds nothing of use, without its place. What a
@@ -69,6 +74,23 @@ class Decoder(Protocol):
 
         Raises:
             ConfigError: an argument has the wrong dtype, shape, layout or range.
+            Closed: after close(), or in a forked child.
+        """
+        ...
+
+    def learn(self, images: Sequence[bytes | memoryview], seek: SeekPoints) -> list[str | None]:
+        """Learns all that can be known of images, without making pixels.
+
+        Args:
+            images: n encoded images; each buffer must keep its bytes during the call.
+            seek: what is known of them, which grows.
+
+        Returns:
+            For each image None, or the reason why it is damaged, without its place; of what is no baseline
+            JPEG nothing is learned or said.
+
+        Raises:
+            ConfigError: `seek` has the wrong dtype, shape or layout, or this decoder has no use for it.
             Closed: after close(), or in a forked child.
         """
         ...
@@ -156,6 +178,7 @@ def decode_crop_batch(
     threads: int | None = None,
     resample: Resample = "bilinear",
     antialias: bool = True,
+    seek: SeekPoints | None = None,
 ) -> tuple[npt.NDArray[np.uint8], list[str | None]]:
     """Decodes one window of each image, on several threads.
 
@@ -170,6 +193,8 @@ def decode_crop_batch(
         threads: images decoded at a time; None is the number of CPUs that this process may use.
         resample: "bilinear" or "bicubic".
         antialias: whether the filter's support grows with the scale.
+        seek: what is known of the images from earlier calls, which grows and makes later ones cheaper; start
+            with `SeekPoints.nothing(n)`.
 
     Returns:
         images: uint8 [n, height, width, 3]; and for each image None or the reason why its slot holds nothing
@@ -187,7 +212,9 @@ def decode_crop_batch(
     mirrored = [False] * count if flips is None else list(flips)
     decoder = open_decoder(len(os.sched_getaffinity(0)) if threads is None else threads)
     try:
-        errors = _decode_batch(decoder, jpegs, windows, mirrored, out, resample=resample, antialias=antialias)
+        errors = _decode_batch(
+            decoder, jpegs, windows, mirrored, out, resample=resample, antialias=antialias, seek=seek
+        )
     finally:
         decoder.close()
     return out, errors
@@ -202,6 +229,7 @@ def _decode_batch(
     *,
     resample: Resample,
     antialias: bool,
+    seek: SeekPoints | None = None,
 ) -> list[str | None]:
     """Decodes with whole-image windows filled in; an image whose size cannot be read is left out."""
     if not len(images) == len(crops) == len(flips):
@@ -222,8 +250,18 @@ def _decode_batch(
     good = [index for index, error in enumerate(errors) if error is None]
     if len(good) == len(images):
         return decoder.decode(
-            images, windows, np.asarray(flips, np.bool_), out, resample=resample, antialias=antialias
+            images,
+            windows,
+            np.asarray(flips, np.bool_),
+            out,
+            resample=resample,
+            antialias=antialias,
+            seek=seek,
         )
+    known = None
+    if seek is not None:
+        seek.check(len(images))
+        known = SeekPoints(seek.points[good], seek.outcomes[good])
     some = np.empty((len(good), *out.shape[1:]), np.uint8)
     found = decoder.decode(
         [images[index] for index in good],
@@ -232,8 +270,13 @@ def _decode_batch(
         some,
         resample=resample,
         antialias=antialias,
+        seek=known,
     )
     out[good] = some
+    if seek is not None and known is not None:
+        seek.points[good] = known.points
+        seek.outcomes[:] = 0
+        seek.outcomes[good] = known.outcomes
     for index, error in zip(good, found, strict=True):
         errors[index] = error
     return errors

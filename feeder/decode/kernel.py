@@ -12,6 +12,7 @@ import numpy.typing as npt
 from feeder.decode._kernel import Kernel
 from feeder.decode.arguments import check_arguments
 from feeder.decode.header import DEFAULT_LIMITS, Limits, read_header
+from feeder.decode.seek import SeekPoints
 from feeder.errors import Closed, DataError
 from feeder.spec import Resample
 
@@ -35,6 +36,8 @@ class NativeDecoder:
         level: instruction set; all give the same pixels.
         libjpeg_only: decode no image without libjpeg, for comparisons; the pixels are the same.
     """
+
+    seeks = True
 
     def __init__(
         self,
@@ -83,14 +86,27 @@ class NativeDecoder:
         resample: Resample = "bilinear",
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
+        seek: SeekPoints | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
         check_arguments(images, windows, flips, out, resample, reductions)
         if reductions is None:
             reductions = np.ones(len(images), np.uint8)
+        points = learned = None
+        if seek is not None:
+            seek.check(len(images))
+            points, learned = seek.points, seek.outcomes
         try:
             outcomes = self._kernel.decode(
-                images, windows, flips, out, resample == "bicubic", antialias, reductions
+                images,
+                windows,
+                flips,
+                out,
+                resample == "bicubic",
+                antialias,
+                reductions,
+                points,
+                learned,
             )
         except RuntimeError as error:
             self._refuse(error)
@@ -112,6 +128,18 @@ class NativeDecoder:
                 results[index] = self._describe(status, reason, images[index], windows[index])
         return results
 
+    def learn(self, images: Sequence[bytes | memoryview], seek: SeekPoints) -> list[str | None]:
+        """Learns all that can be known of images; see `Decoder.learn`."""
+        seek.check(len(images))
+        try:
+            outcomes = self._kernel.learn(images, seek.points, seek.outcomes)
+        except RuntimeError as error:
+            self._refuse(error)
+        return [
+            None if outcome is None or outcome[0] == _OTHER else self._describe(outcome[0], outcome[1], image)
+            for outcome, image in zip(outcomes, images, strict=True)
+        ]
+
     def close(self) -> None:
         """Ends the threads; calls in progress finish first."""
         self._kernel.close()
@@ -127,12 +155,16 @@ class NativeDecoder:
         raise error
 
     def _describe(
-        self, status: int, reason: str, data: bytes | memoryview, window: npt.NDArray[np.int32]
+        self,
+        status: int,
+        reason: str,
+        data: bytes | memoryview,
+        window: npt.NDArray[np.int32] | None = None,
     ) -> str:
         if status == _DAMAGED:
             return f"damaged JPEG: {reason}"
         header = read_header(data, self._limits)
-        if status == _OUTSIDE:
+        if status == _OUTSIDE and window is not None:
             return (
                 f"window {_window(window)} is not within the image of {header.width} x {header.height} pixels"
             )

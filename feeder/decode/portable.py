@@ -15,7 +15,8 @@ from feeder.decode.arguments import check_arguments
 from feeder.decode.header import DEFAULT_LIMITS, Limits, read_header
 from feeder.decode.pillow import decode_cmyk, decode_jpeg, decode_other
 from feeder.decode.resize import crop_resize
-from feeder.errors import Closed, DataError
+from feeder.decode.seek import SeekPoints
+from feeder.errors import Closed, ConfigError, DataError
 from feeder.spec import Resample
 
 __all__ = ["PortableDecoder", "decode_window", "pillow_name"]
@@ -89,6 +90,8 @@ class PortableDecoder:
         limits: bounds on what one image may ask for.
     """
 
+    seeks = False
+
     def __init__(self, threads: int, limits: Limits = DEFAULT_LIMITS) -> None:
         self.name = f"portable (simplejpeg, {pillow_name()})"
         self._limits = limits
@@ -121,10 +124,14 @@ class PortableDecoder:
         resample: Resample = "bilinear",
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
+        seek: SeekPoints | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
         self._check_open()
         check_arguments(images, windows, flips, out, resample, reductions)
+        if seek is not None:
+            seek.check(len(images))
+            seek.outcomes[:] = 0
 
         def one(index: int) -> str | None:
             x, y, width, height = windows[index].tolist()
@@ -147,6 +154,10 @@ class PortableDecoder:
         except RuntimeError as error:
             raise Closed("this decoder was closed while it was called") from error
         return list(results)
+
+    def learn(self, images: Sequence[bytes | memoryview], seek: SeekPoints) -> list[str | None]:
+        """Is never possible; see `Decoder.learn`."""
+        raise ConfigError("only the native decoder learns seek points: install feeder with its kernel")
 
     def close(self) -> None:
         """Ends the threads; calls in progress finish first."""

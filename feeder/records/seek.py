@@ -130,7 +130,7 @@ class SeekFiles:
         self._files = files
         # By shard; what is in neither was not tried yet, or is in order.
         self._absent: set[int] = set()
-        self._unwritable: set[int] = set()
+        self._unwritable: dict[int, tuple[int | None, str, str]] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[_Waiting] = deque()
@@ -166,7 +166,9 @@ class SeekFiles:
             return False
         try:
             file = self._acquire(number)
-        except OSError:
+        except OSError as error:
+            if self.mode == "learn":
+                self._warn(error)
             return False
         try:
             slot = os.pread(file.fd, SLOT_BYTES, HEADER_BYTES + index * SLOT_BYTES)
@@ -218,12 +220,12 @@ class SeekFiles:
             Closed: the data set is closed.
         """
         number, index = self._place(record)
-        if number in self._unwritable:
-            raise PermissionError(errno.EACCES, "cannot be written", str(self._paths[number]))
+        self._check_writable(number)
         rest = _SLOT.pack(digest, _COMPLETE if complete else 0) + points.tobytes()
         slot = _CRC.pack(_crc32c(rest)) + rest
         file = self._acquire(number)
         try:
+            self._check_writable(number)  # opening has shown it
             if os.pwrite(file.fd, slot, HEADER_BYTES + index * SLOT_BYTES) != SLOT_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._paths[number]))
         finally:
@@ -285,6 +287,11 @@ class SeekFiles:
             error.strerror or error,
         )
 
+    def _check_writable(self, number: int) -> None:
+        reason = self._unwritable.get(number)
+        if reason is not None:
+            raise OSError(*reason)
+
     def _acquire(self, number: int) -> OpenFile:
         return self._files.acquire(~number, lambda: self._open(number))
 
@@ -295,6 +302,7 @@ class SeekFiles:
             OSError: there is none to be had; the shard is not tried again.
         """
         path, header = self._paths[number], _header(*self._about[number])
+        reason: tuple[int | None, str, str] = (errno.EROFS, 'seek="use" only reads', str(path))
         if self.mode == "learn":
             try:
                 try:
@@ -303,13 +311,13 @@ class SeekFiles:
                     _make(path, header)
                     return _open_fitting(path, header, os.O_RDWR)
             except OSError as error:
-                self._warn(error)
-        self._unwritable.add(number)
+                reason = (error.errno, error.strerror or str(error), error.filename or str(path))
+        self._unwritable[number] = reason
         try:
             return _open_fitting(path, header, os.O_RDONLY)
         except OSError:
             self._absent.add(number)
-            raise
+            raise OSError(*reason) from None
 
 
 def _header(records: int, fingerprint: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from feeder.decode import Kind
 from feeder.errors import ConfigError
-from feeder.records import FormatName, RecordKeys
+from feeder.records import FormatName, RecordKeys, SeekMode
 from feeder.wire import MAX_NAME
 from feeder.wire.address import Address
 
@@ -33,6 +33,7 @@ class WorkerConfig:
         format_name: of the shards of all data sets; None: what their content says.
         index_dir: folder of the indexes; None: beside the shards.
         build_index: whether missing or stale indexes are built at start.
+        seek: "learn" keeps seek points beside the indexes and uses them, "use" only uses them.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -45,6 +46,7 @@ class WorkerConfig:
     format_name: FormatName | None = None
     index_dir: Path | None = None
     build_index: bool = True
+    seek: SeekMode = "learn"
 
     def __post_init__(self) -> None:
         if not self.datasets:

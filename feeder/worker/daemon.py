@@ -198,6 +198,8 @@ class _Worker:
         stack.callback(release, self.address)
         stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
 
+        decoder = _open_decoder(threads, config.decoder)
+        stack.callback(decoder.close)
         datasets = {}
         for name, patterns in config.datasets.items():
             datasets[name] = stack.enter_context(
@@ -209,6 +211,7 @@ class _Worker:
                     index_dir=config.index_dir,
                     build=config.build_index,
                     progress=sys.stderr.isatty(),
+                    seek=config.seek if decoder.seeks else "off",
                 )
             )
             _require_usable(datasets[name])
@@ -222,8 +225,6 @@ class _Worker:
                 datasets[name].nbytes / 1e6,
                 datasets[name].fingerprint[:12],
             )
-        decoder = _open_decoder(threads, config.decoder)
-        stack.callback(decoder.close)
         pixels = pixel_fingerprint(decoder)
         log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
 

@@ -81,6 +81,7 @@ class FeederServicer:
         """What the worker is, what it serves, and what it did since its start."""
         counters = self._pipeline.counters()
         datasets = self._datasets
+        seek = [dataset.seek.counters for dataset in datasets.values() if dataset.seek is not None]
         return pb.DescribeReply(
             version=feeder.__version__,
             worker_id=self._identity.worker_id,
@@ -110,6 +111,11 @@ class FeederServicer:
                 read_s=counters.read_s,
                 decode_s=counters.decode_s,
                 idle_s=counters.idle_s,
+                seek_used=sum(counts.used for counts in seek),
+                seek_learned=sum(counts.learned for counts in seek),
+                seek_refused=sum(counts.refused for counts in seek),
+                seek_torn=sum(counts.torn for counts in seek),
+                seek_dropped=sum(counts.dropped for counts in seek),
             ),
             uptime_s=time.monotonic() - self._started_s,
             quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],

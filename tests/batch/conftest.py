@@ -67,12 +67,21 @@ def damaged() -> Callable[[int, Callable[[bytes], bytes]], bytes]:
 
 
 @pytest.fixture
-def open_dataset(tmp_path: Path) -> Iterator[OpenDataset]:
-    """Opens payloads as a data set of two shards."""
-    opened: list[Dataset] = []
+def make_image() -> Callable[..., bytes]:
+    return jpeg
 
-    def open_(payloads: Payloads) -> Dataset:
-        folder = tmp_path / str(len(opened))
+
+@pytest.fixture
+def make_payload() -> Callable[..., bytes]:
+    return example
+
+
+@pytest.fixture
+def write_shards(tmp_path: Path) -> Callable[[Payloads], Path]:
+    """Writes payloads to two shards in a folder of their own."""
+
+    def write(payloads: Payloads) -> Path:
+        folder = tmp_path / f"shards-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         half = len(payloads) // 2
         for shard, part in enumerate((payloads[:half], payloads[half:])):
@@ -80,7 +89,18 @@ def open_dataset(tmp_path: Path) -> Iterator[OpenDataset]:
                 for payload in part:
                     before, after, _ = frame(payload)
                     file.write(before + payload + after)
-        opened.append(Dataset.open("d", [str(folder)]))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def open_dataset(write_shards: Callable[[Payloads], Path]) -> Iterator[OpenDataset]:
+    """Opens payloads as a data set of two shards."""
+    opened: list[Dataset] = []
+
+    def open_(payloads: Payloads) -> Dataset:
+        opened.append(Dataset.open("d", [str(write_shards(payloads))]))
         return opened[-1]
 
     yield open_

@@ -224,6 +224,8 @@ def test_wrap_draws_each_pass_anew(open_dataset: OpenDataset, decoder: Decoder, 
 class Unreachable:
     """A data set whose storage fails for one record."""
 
+    seek = None
+
     def __init__(self, dataset: Dataset, record: int) -> None:
         self._dataset, self._record = dataset, record
 

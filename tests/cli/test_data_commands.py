@@ -52,6 +52,47 @@ def test_json_for_machines(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out) == {"records": 12, "shards": 2, "bad": []}
 
 
+def test_index_learns_seek_points_once(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("feeder.decode._kernel")
+    victim = sorted(photos.iterdir())[5]
+    victim.write_bytes(victim.read_bytes()[: -victim.stat().st_size // 10])
+    shards = str(tmp_path / "shards")
+    assert main(["pack", str(photos), shards, "--shards", "2"]) == 0
+    capsys.readouterr()
+    assert main(["index", shards, "--seek"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 shards, 12 records" in out
+    assert "seek points: 12 records learned, 0 were there" in out
+    assert "1 image damaged: run feeder verify" in err
+    assert len(list((tmp_path / "shards").glob("*.feederseek"))) == 2
+
+    assert main(["index", shards, "--seek", "--json"]) == 0
+    indexed = json.loads(capsys.readouterr().out)
+    assert indexed["seek"] == {"learned": 0, "there": 12, "damaged": 0, "bad": 0}
+    assert main(["index", shards, "--seek", "--force", "--json", "--jobs", "1"]) == 0
+    indexed = json.loads(capsys.readouterr().out)
+    assert indexed["seek"] == {"learned": 12, "there": 0, "damaged": 1, "bad": 0}
+
+    assert main(["pack", str(photos), shards, "--shards", "2", "--force"]) == 0
+    assert not list((tmp_path / "shards").glob("*.feederseek"))
+
+
+def test_index_says_where_seek_points_cannot_be_written(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("feeder.decode._kernel")
+    shards = tmp_path / "shards"
+    assert main(["pack", str(photos), str(shards), "--shards", "1"]) == 0
+    (shards / "train-00000-of-00001.feederseek").mkdir()
+    capsys.readouterr()
+    assert main(["index", str(shards), "--seek"]) == 2
+    err = capsys.readouterr().err
+    assert "train-00000-of-00001.feederseek: cannot write seek points: Is a directory" in err
+    assert "--index-dir" in err
+
+
 def test_verify_lists_what_is_bad_and_exits_1(
     odd_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

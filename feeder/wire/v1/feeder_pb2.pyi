@@ -78,7 +78,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., records: _Optional[int] = ..., shards: _Optional[int] = ..., fingerprint: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Counters(_message.Message):
-    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s")
+    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,11 @@ class Counters(_message.Message):
     READ_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
     IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    SEEK_USED_FIELD_NUMBER: _ClassVar[int]
+    SEEK_LEARNED_FIELD_NUMBER: _ClassVar[int]
+    SEEK_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SEEK_TORN_FIELD_NUMBER: _ClassVar[int]
+    SEEK_DROPPED_FIELD_NUMBER: _ClassVar[int]
     images: int
     chunks: int
     bytes_read: int
@@ -97,7 +102,12 @@ class Counters(_message.Message):
     read_s: float
     decode_s: float
     idle_s: float
-    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ...) -> None: ...
+    seek_used: int
+    seek_learned: int
+    seek_refused: int
+    seek_torn: int
+    seek_dropped: int
+    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
     __slots__ = ("open", "chunk")
