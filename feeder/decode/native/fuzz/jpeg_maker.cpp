@@ -166,72 +166,65 @@ void write_coefficients(const Recipe &recipe, jpeg_compress_struct *info) {
   jpeg_finish_compress(info);
 }
 
-// Runs a writer; what it wrote is in *memory, to be freed, and *size. False where libjpeg refused.
+// Room for the largest image that is written here, so that libjpeg never takes memory for it, which an error would lose.
+Bytes &room() {
+  static Bytes bytes(size_t{4} << 20);
+  return bytes;
+}
+
+// Runs a writer, which writes to room(). Returns the size of what it wrote; 0 where libjpeg refused.
 template <typename Write>
-bool compress(const Write &write, unsigned char **memory, unsigned long *size) {
+size_t compress(const Write &write) {
   jpeg_compress_struct info = {};
   ErrorManager errors = {};
   info.err = silent_errors(&errors);
   if (setjmp(errors.escape) != 0) {
     jpeg_destroy_compress(&info);
-    return false;
+    return 0;
   }
+  unsigned char *memory = room().data();
+  unsigned long size = room().size();
   jpeg_create_compress(&info);
-  jpeg_mem_dest(&info, memory, size);
+  jpeg_mem_dest(&info, &memory, &size);
   write(&info);
   jpeg_destroy_compress(&info);
-  return true;
+  return size;
 }
 
-bool recode(const uint8_t *jpeg, size_t jpeg_size, Random &random, unsigned char **memory, unsigned long *size) {
+size_t recode(const Bytes &jpeg, Random &random) {
   jpeg_decompress_struct info = {};
   ErrorManager errors = {};
   info.err = silent_errors(&errors);
   if (setjmp(errors.escape) != 0) {
     jpeg_destroy_decompress(&info);
-    return false;
+    return 0;
   }
   jpeg_create_decompress(&info);
-  jpeg_mem_src(&info, jpeg, static_cast<unsigned long>(jpeg_size));
+  jpeg_mem_src(&info, jpeg.data(), static_cast<unsigned long>(jpeg.size()));
   jpeg_read_header(&info, TRUE);
-  bool done = false;
+  size_t size = 0;
   if (static_cast<uint64_t>(info.image_width) * info.image_height <= 1 << 16) {
     jvirt_barray_ptr *arrays = jpeg_read_coefficients(&info);
-    done = compress(
-        [&](jpeg_compress_struct *writer) {
-          jpeg_copy_critical_parameters(&info, writer);
-          choose_coding(random, writer);
-          jpeg_write_coefficients(writer, arrays);
-          jpeg_finish_compress(writer);
-        },
-        memory, size);
+    size = compress([&](jpeg_compress_struct *writer) {
+      jpeg_copy_critical_parameters(&info, writer);
+      choose_coding(random, writer);
+      jpeg_write_coefficients(writer, arrays);
+      jpeg_finish_compress(writer);
+    });
   }
   jpeg_destroy_decompress(&info);
-  return done;
+  return size;
 }
 
-Bytes take(bool done, unsigned char *memory, unsigned long size) {
-  Bytes result;
-  if (done) result.assign(memory, memory + size);
-  std::free(memory);
-  return result;
-}
+Bytes beginning_of_room(size_t size) { return Bytes(room().begin(), room().begin() + static_cast<ptrdiff_t>(size)); }
 
 }  // namespace
 
 Bytes make_jpeg(Random &random) {
   const Recipe recipe = draw_recipe(random);
-  unsigned char *memory = nullptr;
-  unsigned long size = 0;
-  const bool done = compress([&](jpeg_compress_struct *info) { write_coefficients(recipe, info); }, &memory, &size);
-  return take(done, memory, size);
+  return beginning_of_room(compress([&](jpeg_compress_struct *info) { write_coefficients(recipe, info); }));
 }
 
-Bytes recode_jpeg(const Bytes &jpeg, Random &random) {
-  unsigned char *memory = nullptr;
-  unsigned long size = 0;
-  const bool done = recode(jpeg.data(), jpeg.size(), random, &memory, &size);
-  return take(done, memory, size);
-}
+Bytes recode_jpeg(const Bytes &jpeg, Random &random) { return beginning_of_room(recode(jpeg, random)); }
 
 }  // namespace fuzz
