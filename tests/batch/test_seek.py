@@ -18,7 +18,8 @@ from PIL import Image
 from feeder.batch import BadChunk, ChunkMaker, MadeChunk
 from feeder.cli.learn import learn
 from feeder.decode import SEEK_BYTES, Decoder, open_decoder
-from feeder.records import Dataset, SeekMode
+from feeder.records import Dataset, FormatName, SeekMode
+from feeder.records.pack import pack
 from feeder.records.seek import HEADER_BYTES, POINTS_BYTES, SLOT_BYTES
 from feeder.spec import StreamSpec
 
@@ -118,6 +119,27 @@ def test_what_is_learned_does_not_have_to_wait_for_a_restart(
         seek.close()
         assert seek.counters.learned >= RECORDS
         assert seek.counters.used > RECORDS
+
+
+@pytest.mark.parametrize("format_name", ["webdataset", "parquet", "folder"])
+def test_every_format_of_shards_has_points(
+    tmp_path: Path, decoder: Decoder, images: list[bytes], format_name: FormatName
+) -> None:
+    """Points are of images, wherever these lie."""
+    photos = tmp_path / "photos"
+    (photos / "cat").mkdir(parents=True)
+    for number, image in enumerate(images):
+        (photos / "cat" / f"{number}.jpg").write_bytes(image)
+    folder = photos
+    if format_name != "folder":
+        folder = tmp_path / "shards"
+        pack(photos, folder, shards=2, format_name=format_name)
+    for epoch in range(2):
+        with maker(folder, decoder, "off") as plain, maker(folder, decoder, "learn") as learning:
+            assert steps(learning, epoch) == steps(plain, epoch)
+    counters = learning.dataset.seek.counters
+    assert counters.used > RECORDS // 2
+    assert (counters.refused, counters.torn, counters.dropped) == (0, 0, 0)
 
 
 def scan_of(image: bytes) -> int:
