@@ -68,8 +68,8 @@ protos-check: $(VENV)/protos/.ready
 	cmp build/feeder/v1/feeder_pb2.py feeder/wire/v1/feeder_pb2.py
 	cmp build/feeder/v1/feeder_pb2.pyi feeder/wire/v1/feeder_pb2.pyi
 
-rivals: $(VENV)/dev/.ready  ## environments for the systems that bench/ compares with; each may fail alone
-	$(VENV)/dev/bin/python bench/rivals/install.py
+rivals:  ## environments for the systems that bench/ compares with; each may fail alone
+	$(PYTHON) bench/rivals/install.py --folder $(VENV)/rivals
 
 report: $(VENV)/report/.ready  ## tables and plots from the committed results of bench/
 	$(VENV)/report/bin/python -m bench.report

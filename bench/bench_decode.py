@@ -87,15 +87,10 @@ def run(
         "size": size,
         "batch": contest.BATCH,
         "rounds": rounds,
-        "images": len(data.files),
-        "skipped": data.skipped,
-        "mean_pixels": round(data.pixels),
-        "mean_window_pixels": round(data.window_pixels),
-        "mean_bytes": round(data.nbytes / len(data.files)),
-    }
-    ours = results[reference.name]
+    } | data.facts()
+    ours, with_seek = results[reference.name], results.get(contest.FEEDER["seek"].name)
     rows = [
-        harness.contestant_row(head["run"], name, ours, theirs)
+        harness.contestant_row(head["run"], name, ours, theirs, with_seek)
         | facts[name]
         | {"agreement": asdict(checks[name])}
         for name, theirs in results.items()
@@ -125,6 +120,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     Returns:
         comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
+        Where feeder took part with seek points, each is there for them too.
     """
     rivals = [row for row in rows if row["kind"] == "contestant" and not contest.is_feeder(row["contestant"])]
     groups = {
@@ -137,4 +133,6 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         if group:
             nearest = min(group, key=lambda row: float(row["feeder_times_faster"]["median"]))
             found[name] = harness.comparison(nearest)
+            if "seek_times_faster" in nearest:
+                found[f"{name}, with seek points"] = harness.comparison(nearest, "seek")
     return found

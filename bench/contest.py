@@ -36,6 +36,7 @@ class Entry:
 
 FEEDER = {
     "native": Entry("feeder", None, "decode_feeder.py", "native"),
+    "seek": Entry("feeder (seek points)", None, "decode_feeder.py", "seek"),
     "portable": Entry("feeder portable", None, "decode_feeder.py", "portable"),
 }
 

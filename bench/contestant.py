@@ -22,6 +22,8 @@ import feeder
 from feeder.errors import FeederError
 
 __all__ = [
+    "REPLY_DEADLINE_S",
+    "SCRIPTS",
     "Contestant",
     "ContestantFailed",
     "NotInstalled",
@@ -184,9 +186,9 @@ class Contestant(Process):
             raise ContestantFailed(f"{self.name}: {command}: {reply['error']}")
         return reply
 
-    def load(self, **fields: Any) -> None:
+    def load(self, *, deadline_s: float = REPLY_DEADLINE_S, **fields: Any) -> None:
         """Sends `load` and keeps the answer in `facts`."""
-        self.facts = self.ask("load", **fields)
+        self.facts = self.ask("load", deadline_s=deadline_s, **fields)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -13,11 +13,11 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, Literal, TextIO, TypeVar
 
 from feeder.errors import ConfigError
 
@@ -63,6 +63,7 @@ class Round:
 
 
 AnyRound = TypeVar("AnyRound", bound=Round)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,12 @@ class Spread:
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], AnyRound]],
+    contestants: Mapping[Key, Callable[[], AnyRound]],
     rounds: int,
     *,
     warm_up: int = 1,
-    progress: Callable[[int, str], None] = lambda number, name: None,
-) -> dict[str, list[AnyRound]]:
+    progress: Callable[[int, Key], None] = lambda number, name: None,
+) -> dict[Key, list[AnyRound]]:
     """Runs every contestant once a round, first another one each time.
 
     Args:
@@ -109,7 +110,7 @@ def interleave(
         name -> its rounds, in the order of `contestants`.
     """
     names = list(contestants)
-    kept: dict[str, list[AnyRound]] = {name: [] for name in names}
+    kept: dict[Key, list[AnyRound]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
@@ -125,7 +126,13 @@ def ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> list[float]:
     return [one.images_per_s / other.images_per_s for one, other in zip(ours, theirs, strict=True)]
 
 
-def contestant_row(run: str, name: str, ours: Sequence[Round], theirs: Sequence[Round]) -> dict[str, Any]:
+def contestant_row(
+    run: str,
+    name: str,
+    ours: Sequence[Round],
+    theirs: Sequence[Round],
+    with_seek: Sequence[Round] | None = None,
+) -> dict[str, Any]:
     """The measured part of one contestant's row.
 
     Args:
@@ -133,31 +140,42 @@ def contestant_row(run: str, name: str, ours: Sequence[Round], theirs: Sequence[
         name: of the contestant.
         ours: rounds of feeder, which the row is compared with.
         theirs: rounds of the contestant (or of feeder itself: then the ratio is 1).
+        with_seek: rounds of feeder with seek points; where there are some, the row is compared with them too.
     """
-    return {
+    row: dict[str, Any] = {
         "kind": "contestant",
         "run": run,
         "contestant": name,
         "images_per_s": Spread.of([one.images_per_s for one in theirs]).rounded(1),
         "cpu_us_per_image": Spread.of([one.cpu_us_per_image for one in theirs]).rounded(1),
-        "feeder_times_faster": Spread.of(ratios(ours, theirs)).rounded(3),
-        "feeder_times_less_cpu": Spread.of(
-            [other.cpu_us_per_image / one.cpu_us_per_image for one, other in zip(ours, theirs, strict=True)]
-        ).rounded(3),
         "seconds": [round(one.seconds, 4) for one in theirs],
     }
+    for prefix, reference in (("feeder", ours), ("seek", with_seek)):
+        if reference is not None:
+            row[f"{prefix}_times_faster"] = Spread.of(ratios(reference, theirs)).rounded(3)
+            row[f"{prefix}_times_less_cpu"] = Spread.of(
+                [
+                    other.cpu_us_per_image / one.cpu_us_per_image
+                    for one, other in zip(reference, theirs, strict=True)
+                ]
+            ).rounded(3)
+    return row
 
 
-def comparison(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary says of one contestant: feeder's speed over its speed, and its CPU time over
-    feeder's."""
-    ratio = row["feeder_times_faster"]
+def comparison(row: Mapping[str, Any], prefix: Literal["feeder", "seek"] = "feeder") -> dict[str, Any]:
+    """What a summary says of one contestant: feeder's speed over its speed, and its CPU time over feeder's.
+
+    Args:
+        row: of the contestant.
+        prefix: "seek" for feeder with seek points.
+    """
+    ratio = row[f"{prefix}_times_faster"]
     return {
         "contestant": row["contestant"],
         "ratio": ratio["median"],
         "min": ratio["min"],
         "max": ratio["max"],
-        "by_cpu": row["feeder_times_less_cpu"]["median"],
+        "by_cpu": row[f"{prefix}_times_less_cpu"]["median"],
     }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from feeder.errors import ConfigError
 
-__all__ = ["DecodeInput", "decode_input", "jpeg_files"]
+__all__ = ["DecodeInput", "decode_input", "jpeg_files", "with_area", "write_resized"]
 
 SUFFIXES = {".jpg", ".jpeg"}
 
@@ -26,8 +28,7 @@ class DecodeInput:
         files: paths in the order of their names.
         windows: int32 [n, 4], (x, y, width, height) in pixels.
         flips: bool [n].
-        pixels: mean number of pixels of a file.
-        window_pixels: mean number of pixels of a window.
+        sizes: int32 [n, 2], width and height in pixels.
         nbytes: size of all files in bytes.
         skipped: files of the folder that no header could be read of.
     """
@@ -35,10 +36,19 @@ class DecodeInput:
     files: list[Path]
     windows: npt.NDArray[np.int32]
     flips: npt.NDArray[np.bool_]
-    pixels: float
-    window_pixels: float
+    sizes: npt.NDArray[np.int32]
     nbytes: int
     skipped: int
+
+    def facts(self) -> dict[str, Any]:
+        """What a row says of the input."""
+        return {
+            "images": len(self.files),
+            "skipped": self.skipped,
+            "mean_pixels": round(float(self.sizes.astype(np.int64).prod(axis=1).mean())),
+            "mean_window_pixels": round(float(self.windows[:, 2:].astype(np.int64).prod(axis=1).mean())),
+            "mean_bytes": round(self.nbytes / len(self.files)),
+        }
 
 
 def jpeg_files(folder: Path) -> list[Path]:
@@ -82,8 +92,37 @@ def decode_input(folder: Path, limit: int) -> DecodeInput:
         files=[files[index] for index in good],
         windows=windows,
         flips=flips,
-        pixels=float(sizes.astype(np.int64).prod(axis=1).mean()),
-        window_pixels=float(windows[:, 2:].astype(np.int64).prod(axis=1).mean()),
+        sizes=sizes,
         nbytes=sum(len(encoded[index]) for index in good),
         skipped=len(files) - len(good),
     )
+
+
+def with_area(data: DecodeInput, area: float) -> DecodeInput:
+    """The same images with other windows: a share `area` of each image, of its shape, at random places."""
+    sides = np.maximum(1, np.rint(data.sizes * math.sqrt(area))).astype(np.int32)
+    places = np.random.default_rng(WINDOW_SEED).random(data.sizes.shape)
+    corners = (places * (data.sizes - sides + 1)).astype(np.int32)
+    return replace(data, windows=np.concatenate((corners, sides), axis=1))
+
+
+def write_resized(data: DecodeInput, side: int, count: int, folder: Path) -> None:
+    """Writes the first images anew as JPEGs of another size, with their own chroma sampling and quality 90.
+
+    Args:
+        data: what they are made of.
+        side: square root of the number of pixels that each shall have, about; shapes are kept.
+        count: how many are written; those of `data` come again where it has fewer.
+        folder: where to.
+    """
+    from PIL import Image
+    from PIL.JpegImagePlugin import get_sampling
+
+    for index in range(count):
+        with Image.open(data.files[index % len(data.files)]) as file:
+            sampling = get_sampling(file)
+            pixels = file if file.mode == "L" else file.convert("RGB")
+            scale = side / math.sqrt(file.width * file.height)
+            size = (max(1, round(file.width * scale)), max(1, round(file.height * scale)))
+            resized = pixels.resize(size, Image.Resampling.BICUBIC)
+        resized.save(folder / f"{index:05d}.jpg", quality=90, subsampling=max(sampling, 0))

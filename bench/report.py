@@ -2,31 +2,73 @@
 
     python -m bench.report [--results bench/results]
 
-Reads each *.jsonl of the folder and writes README.md and one PNG a file there. matplotlib brings Pillow with
-it, which must not come near an environment that measures: give this one its own. Without it the plots are
-left as they are.
+Reads each *.jsonl of the folder and writes README.md and one PNG a file there.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.tables import by_speed, decode_table, service_table, summary_lines
+from bench import plots
+from bench.tables import by_speed, decode_table, parts_table, scale_table, service_table, summary_lines
 
 __all__ = ["Run", "main", "markdown", "newest_run"]
 
+Row = Mapping[str, Any]
+
 RESULTS = Path(__file__).resolve().parent / "results"
-TABLES = {"decode": decode_table, "service": service_table}
-TITLES = {
-    "decode": "Decode: JPEG bytes in memory to cropped, resized, flipped batches in memory",
-    "service": "Service: one worker and one client, each a process, over TCP loopback",
+
+
+@dataclass(frozen=True)
+class Page:
+    """How runs of one bench are shown: heading, settings in words, table, plot."""
+
+    title: str
+    settings: str
+    table: Callable[[Sequence[Row]], str]
+    plot: Callable[[Sequence[Row], str, Path], None]
+
+
+_FILES = (
+    "{images} files, on average {kilopixels:.0f}k pixels and {kilobytes:.0f} kB, windows of"
+    " {window_kilopixels:.0f}k pixels; "
+)
+_ROUNDS = "median of {rounds} interleaved rounds"
+
+PAGES = {
+    "decode": Page(
+        "Decode: JPEG bytes in memory to cropped, resized, flipped batches in memory",
+        _FILES + "{size} pixels, batches of {batch}, {threads}, " + _ROUNDS,
+        decode_table,
+        plots.bars,
+    ),
+    "parts": Page(
+        "Parts: what an image costs",
+        _FILES + "{size} pixels, {threads}, {decoder}, " + _ROUNDS,
+        parts_table,
+        plots.parts,
+    ),
+    "scale": Page(
+        "Scale: over threads, crop area and image size",
+        _FILES + "{size} pixels, batches of {batch}, " + _ROUNDS,
+        scale_table,
+        plots.curves,
+    ),
+    "service": Page(
+        "Service: one worker and one client, each a process, over TCP loopback",
+        "{size} pixels, batches of {batch}, {threads}, " + _ROUNDS + " of {batches} batches",
+        service_table,
+        plots.bars,
+    ),
 }
+"""By bench, in the order of the page."""
 
 _HEADER = """\
 # Results
@@ -39,13 +81,18 @@ median of ratios within single rounds.
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its head row (environment and settings), contestants, who was left out, and the summary."""
+    """One run: its head row (environment and settings), what was measured, who was left out, the summary."""
 
     name: str
     head: dict[str, Any]
-    contestants: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
     left_out: list[dict[str, Any]]
     summary: dict[str, Any]
+
+    @property
+    def page(self) -> Page:
+        """How it is shown."""
+        return PAGES[self.head["bench"]]
 
 
 def newest_run(path: Path) -> Run:
@@ -66,12 +113,13 @@ def newest_run(path: Path) -> Run:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in run:
         kinds.setdefault(row["kind"], []).append(row)
-    if len(kinds.get("environment", [])) != 1 or "contestant" not in kinds:
-        raise ValueError(f"{path}: run {rows[-1]['run']} has no environment row or no contestant")
+    measured = kinds.get("contestant", []) + kinds.get("part", [])
+    if len(kinds.get("environment", [])) != 1 or not measured:
+        raise ValueError(f"{path}: run {rows[-1]['run']} has no environment row or nothing measured")
     return Run(
         path.stem,
         kinds["environment"][0],
-        kinds["contestant"],
+        measured,
         kinds.get("left_out", []),
         kinds["summary"][0],
     )
@@ -80,36 +128,27 @@ def newest_run(path: Path) -> Run:
 def markdown(run: Run) -> str:
     """The section of one run: settings, table, comparisons, versions."""
     head = run.head
-    settings = (
-        f"{head['size']} pixels, batches of {head['batch']}, {_count(head['threads'], 'decode thread')},"
-        f" median of {head['rounds']} interleaved rounds"
-    )
-    if head["bench"] == "decode":
-        settings = (
-            f"{head['images']} files, on average {head['mean_pixels'] / 1e3:.0f}k pixels and"
-            f" {head['mean_bytes'] / 1e3:.0f} kB, windows of {head['mean_window_pixels'] / 1e3:.0f}k pixels; "
-        ) + settings
-    else:
-        settings += f" of {head['batches']} batches"
     lines = [
-        f"## {TITLES[head['bench']]}",
+        f"## {run.page.title}",
         "",
         f"{head['cpu']}, {_count(len(head['cores_used']), 'core')} of {head['cpus']}, {head['date'][:10]},"
         f" commit {head['commit']}{' with changes' if head['dirty'] else ''}, load average"
-        f" {head['load_average']} at the end. {settings}.",
+        f" {head['load_average']} at the end. {run.page.settings.format_map(_words(head))}.",
         "",
         f"![{run.name}]({run.name}.png)",
         "",
-        TABLES[head["bench"]](run.contestants),
+        run.page.table(run.rows),
         "",
-        *(f"- {line}" for line in summary_lines(run.summary)),
-        *(f"- left out: {row['reason']}" for row in run.left_out),
-        "",
-        "What each is:",
-        "",
-        *(f"- {row['contestant']}: {row['note']} ({_versions(row)})" for row in by_speed(run.contestants)),
     ]
-    return "\n".join(lines) + "\n"
+    notes = [f"- {line}" for line in summary_lines(run.summary)]
+    notes += [f"- left out: {row['reason']}" for row in run.left_out]
+    lines += [*notes, ""] if notes else []
+    # One that ran many times did the same each time.
+    each = {row["contestant"]: row for row in by_speed(run.rows)}
+    if each:
+        lines += ["What each is:", ""]
+        lines += [f"- {name}: {row['note']} ({_versions(row)})" for name, row in each.items()]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = parser.parse_args(arguments).results
     try:
         runs = [newest_run(path) for path in sorted(folder.glob("*.jsonl"))]
+        runs.sort(key=lambda run: list(PAGES).index(run.head["bench"]))
     except ValueError as error:
         print(f"report: error: {error}", file=sys.stderr)
         return 2
@@ -126,55 +166,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"report: error: {folder} holds no *.jsonl; see bench/README.md", file=sys.stderr)
         return 2
     (folder / "README.md").write_text("\n".join([_HEADER, *map(markdown, runs)]))
+    if importlib.util.find_spec("matplotlib") is None:
+        print("report: matplotlib is not installed, plots are left as they are", file=sys.stderr)
+        return 0
     for run in runs:
-        if not plot(run, folder / f"{run.name}.png"):
-            print("report: matplotlib is not installed, plots are left as they are", file=sys.stderr)
-            break
+        run.page.plot(run.rows, run.page.title, folder / f"{run.name}.png")
     return 0
 
 
-def plot(run: Run, path: Path) -> bool:
-    """Bars of images a second with their quartiles; False where matplotlib is missing."""
-    try:
-        import matplotlib  # type: ignore[import-not-found]
-    except ModuleNotFoundError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.patches import Patch  # type: ignore[import-not-found]
-
-    rows = by_speed(run.contestants)[::-1]
-    rates = [row["images_per_s"] for row in rows]
-    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.36 * len(rows)), layout="constrained")
-    ours, theirs = "#1b7f79", "#b9c2cc"
-    bars = axes.barh(
-        [row["contestant"] for row in rows],
-        [rate["median"] for rate in rates],
-        color=[ours if row["contestant"].startswith("feeder") else theirs for row in rows],
-        xerr=[
-            [rate["median"] - rate["low"] for rate in rates],
-            [rate["high"] - rate["median"] for rate in rates],
-        ],
-        error_kw={"elinewidth": 1, "ecolor": "#444444"},
-    )
-    for bar, row in zip(bars, rows, strict=True):
-        if not row["antialias"]:
-            bar.set(hatch="///", edgecolor="white")
-    axes.legend(
-        handles=[
-            Patch(color=ours, label="feeder"),
-            Patch(color=theirs, label="others"),
-            Patch(facecolor=theirs, edgecolor="white", hatch="///", label="without antialias"),
-        ],
-        loc="lower right",
-        frameon=False,
-    )
-    axes.set_xlabel(f"images a second, {_count(run.head['threads'], 'decode thread')}; lines: quartiles")
-    axes.set_title(TITLES[run.head["bench"]], fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    pyplot.close(figure)
-    return True
+def _words(head: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page's settings may name, of runs whose head row has it."""
+    words = dict(head)
+    if "threads" in head:
+        words["threads"] = _count(head["threads"], "decode thread")
+    if "mean_pixels" in head:
+        words["kilopixels"], words["window_kilopixels"], words["kilobytes"] = (
+            head[key] / 1e3 for key in ("mean_pixels", "mean_window_pixels", "mean_bytes")
+        )
+    return words
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["by_speed", "decode_table", "progress", "service_table", "summary_lines"]
+__all__ = [
+    "SWEEPS",
+    "by_speed",
+    "decode_table",
+    "parts_table",
+    "progress",
+    "scale_table",
+    "service_table",
+    "summary_lines",
+]
 
 Row = Mapping[str, Any]
+
+SWEEPS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "threads": ("decode threads", lambda at: f"{at:.0f}"),
+    "area": ("crop, share of the image", lambda at: f"{100 * at:.0f} %"),
+    "size": ("pixels of the image", lambda at: f"{at / 1e6:.3g} million" if at >= 1e6 else f"{at:,.0f}"),
+}
+"""Sweep -> what is changed, and how one value of it reads."""
 
 
 def decode_table(rows: Sequence[Row]) -> str:
     """A markdown table of the contestants of one decode run, fastest first."""
+    ratios = {"feeder is": "feeder_times_faster", "by CPU time": "feeder_times_less_cpu"}
+    if all("seek_times_faster" in row for row in by_speed(rows)):
+        ratios |= {"with seek points": "seek_times_faster", "by CPU": "seek_times_less_cpu"}
     return _table(
-        (
-            "contestant",
-            "antialias",
-            "windows",
-            "images/s",
-            "quartiles",
-            "CPU us/image",
-            "feeder is",
-            "by CPU time",
-            "off by",
-        ),
+        ("contestant", "antialias", "windows", "images/s", "quartiles", "CPU us/image", *ratios, "off by"),
         [
             (
                 row["contestant"],
@@ -33,12 +42,62 @@ def decode_table(rows: Sequence[Row]) -> str:
                 f"{row['images_per_s']['median']:,.0f}",
                 f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
                 f"{row['cpu_us_per_image']['median']:,.0f}",
-                f"{row['feeder_times_faster']['median']:.2f} x",
-                f"{row['feeder_times_less_cpu']['median']:.2f} x",
+                *(f"{row[ratio]['median']:.2f} x" for ratio in ratios.values()),
                 f"{row['agreement']['mean_abs']:.2f}",
             )
             for row in by_speed(rows)
         ],
+    )
+
+
+def parts_table(rows: Sequence[Row]) -> str:
+    """A markdown table of what an image costs by part, without and with seek points."""
+    parts: dict[str, dict[bool, Row]] = {}
+    for row in rows:
+        if row["kind"] == "part":
+            parts.setdefault(row["part"], {})[row["seek"]] = row
+    counted = any("instructions_per_image" in row for row in rows)
+    ways = ("without seek points", "with seek points")
+    header = ["part", *(f"CPU us/image {way}" for way in ways)]
+    if counted:
+        header += [f"instructions {way}" for way in ways]
+
+    def line(part: str, row: Mapping[bool, Row]) -> list[str]:
+        both = [row[False], row[True]]
+        costs = [one["cpu_us_per_image"] for one in both]
+        cells = [
+            part,
+            *(f"{cost['median']:,.0f} ({cost['low']:,.0f} to {cost['high']:,.0f})" for cost in costs),
+        ]
+        return cells + ([f"{one['instructions_per_image']:,}" for one in both] if counted else [])
+
+    return _table(header, [line(part, row) for part, row in parts.items()])
+
+
+def scale_table(rows: Sequence[Row]) -> str:
+    """Markdown tables of images a second, one a sweep, contestants side by side."""
+    sweeps: dict[str, dict[float, dict[str, Row]]] = {}
+    for row in rows:
+        if row["kind"] == "contestant":
+            sweeps.setdefault(row["sweep"], {}).setdefault(row["at"], {})[row["contestant"]] = row
+    return "\n\n".join(_sweep_table(sweep, points) for sweep, points in sweeps.items())
+
+
+def _sweep_table(sweep: str, points: Mapping[float, Mapping[str, Row]]) -> str:
+    names = list(dict.fromkeys(name for row in points.values() for name in row))
+
+    def cell(row: Row | None) -> str:
+        if row is None:
+            return "-"
+        middle = row["images_per_s"]["median"]
+        rate = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
+        if sweep == "threads":
+            return f"{rate} ({row['times_one_thread']['median']:.2f} x one thread)"
+        return f"{rate} ({row['feeder_times_faster']['median']:.2f} x)"
+
+    return _table(
+        (SWEEPS[sweep][0], *names),
+        [(SWEEPS[sweep][1](at), *(cell(row.get(name)) for name in names)) for at, row in points.items()],
     )
 
 

@@ -1,4 +1,5 @@
-"""OpenCV: imdecode of the whole file, crop, resize with INTER_AREA, which averages when it shrinks."""
+"""OpenCV: imdecode of the whole file, crop, resize as its documentation advises: INTER_AREA to shrink, else
+INTER_LINEAR."""
 
 from __future__ import annotations
 
@@ -17,9 +18,8 @@ def prepare(job: DecodeJob) -> Batches:
     def one(data: bytes, window: list[int], flip: bool) -> np.ndarray:
         x, y, width, height = window
         pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
-        small = cv2.resize(
-            pixels[y : y + height, x : x + width], (job.size, job.size), interpolation=cv2.INTER_AREA
-        )
+        kernel = cv2.INTER_AREA if min(width, height) >= job.size else cv2.INTER_LINEAR
+        small = cv2.resize(pixels[y : y + height, x : x + width], (job.size, job.size), interpolation=kernel)
         if not direct:
             small = cv2.cvtColor(small, cv2.COLOR_BGR2RGB)
         return cv2.flip(small, 1) if flip else small
@@ -33,7 +33,7 @@ if __name__ == "__main__":
         DecodeContestant(
             prepare,
             distributions=("opencv-python-headless", "numpy"),
-            note="imdecode, crop, resize INTER_AREA",
+            note="imdecode, crop, resize INTER_AREA (INTER_LINEAR to enlarge)",
             antialias=True,
         )
     )

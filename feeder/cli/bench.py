@@ -16,6 +16,8 @@ __all__ = ["register"]
 _EXAMPLES = """\
 examples:
   feeder bench decode --input photos/ --rivals           images a second of one core, beside other libraries
+  feeder bench parts --input photos/                     what an image costs by part, in microseconds
+  feeder bench scale --input photos/                     over threads, crop area and image size
   feeder bench service --input photos/ --rivals --json   worker and client over TCP, as rows for a file
 
 Rivals are measured if `make rivals` could install them. Run it on a machine that does nothing else.
@@ -23,7 +25,7 @@ Rivals are measured if `make rivals` could install them. Run it on a machine tha
 
 
 def register(subparsers: Any) -> None:
-    """Adds `bench decode` and `bench service`."""
+    """Adds `bench decode`, `bench parts`, `bench scale` and `bench service`."""
     bench = subparsers.add_parser(
         "bench",
         help="measure decode and service on this machine",
@@ -52,8 +54,37 @@ def register(subparsers: Any) -> None:
         default="native",
         help="which of feeder's the others are compared with (default %(default)s)",
     )
+    _add_rivals(decode)
     _add_common(decode)
     decode.set_defaults(run=_decode)
+
+    parts = kinds.add_parser(
+        "parts",
+        help="what an image costs: read, entropy, IDCT, resample and colour",
+        allow_abbrev=False,
+    )
+    parts.add_argument("--input", type=Path, required=True, metavar="DIR", help="folder of JPEGs")
+    parts.add_argument(
+        "--images", type=_at_least_one, default=600, help="most files used (default %(default)s)"
+    )
+    parts.add_argument(
+        "--instructions", action="store_true", help="count instructions too, by valgrind; takes minutes"
+    )
+    _add_common(parts)
+    parts.set_defaults(run=_parts)
+
+    scale = kinds.add_parser(
+        "scale",
+        help="decode over threads, crop area and image size",
+        allow_abbrev=False,
+    )
+    scale.add_argument("--input", type=Path, required=True, metavar="DIR", help="folder of JPEGs")
+    scale.add_argument(
+        "--images", type=_at_least_one, default=150, help="most files used (default %(default)s)"
+    )
+    _add_rivals(scale)
+    _add_common(scale, rounds=5)
+    scale.set_defaults(run=_scale)
 
     service = kinds.add_parser(
         "service",
@@ -69,14 +100,21 @@ def register(subparsers: Any) -> None:
     service.add_argument(
         "--batches", type=_at_least_one, default=40, help="batches of 64 timed a round (default %(default)s)"
     )
+    _add_rivals(service)
     _add_common(service)
     service.set_defaults(run=_service)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_rivals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rivals", action="store_true", help="run the other systems too (see make rivals)")
+
+
+def _add_common(parser: argparse.ArgumentParser, *, rounds: int = 7) -> None:
     parser.add_argument(
-        "--rounds", type=_at_least_one, default=7, help="rounds kept after a warm-up (default %(default)s)"
+        "--rounds",
+        type=_at_least_one,
+        default=rounds,
+        help="rounds kept after a warm-up (default %(default)s)",
     )
     parser.add_argument(
         "--size", type=_at_least_one, default=224, help="output side in pixels (default %(default)s)"
@@ -96,6 +134,34 @@ def _decode(args: argparse.Namespace) -> int:
             images=args.images,
             size=args.size,
             threads=args.threads,
+        )
+    )
+
+
+def _parts(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_parts")
+    return int(
+        module.run(
+            args.input,
+            instructions=args.instructions,
+            as_json=args.json,
+            rounds=args.rounds,
+            images=args.images,
+            size=args.size,
+        )
+    )
+
+
+def _scale(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_scale")
+    return int(
+        module.run(
+            args.input,
+            rivals=args.rivals,
+            as_json=args.json,
+            rounds=args.rounds,
+            images=args.images,
+            size=args.size,
         )
     )
 

@@ -70,17 +70,22 @@ def test_a_table_for_people(imagenet_sample, no_rivals, capsys):
 
 def test_the_comparison_takes_the_rival_that_is_nearest():
     def row(name, antialias, ratio):
-        spread = {"median": ratio, "min": ratio - 0.1, "max": ratio + 0.1}
+        def spread(middle):
+            return {"median": middle, "min": middle - 0.1, "max": middle + 0.1}
+
         return {
             "kind": "contestant",
             "contestant": name,
             "antialias": antialias,
-            "feeder_times_faster": spread,
-            "feeder_times_less_cpu": spread,
+            "feeder_times_faster": spread(ratio),
+            "feeder_times_less_cpu": spread(ratio),
+            "seek_times_faster": spread(ratio + 1),
+            "seek_times_less_cpu": spread(ratio + 2),
         }
 
     rows = [
         row("feeder", True, 1.0),
+        row("feeder (seek points)", True, 0.8),
         row("feeder portable", True, 1.1),
         row("OpenCV", True, 2.0),
         row("Pillow", True, 3.0),
@@ -88,9 +93,11 @@ def test_the_comparison_takes_the_rival_that_is_nearest():
         {"kind": "left_out", "contestant": "DALI", "reason": "not installed"},
     ]
     found = bench_decode.compared(rows)
-    assert {name: (one["contestant"], one["ratio"]) for name, one in found.items()} == {
-        "fastest antialiased rival": ("OpenCV", 2.0),
-        "tf.data without antialias": ("tf.data", 1.5),
+    assert {name: (one["contestant"], one["ratio"], one["by_cpu"]) for name, one in found.items()} == {
+        "fastest antialiased rival": ("OpenCV", 2.0, 2.0),
+        "fastest antialiased rival, with seek points": ("OpenCV", 3.0, 4.0),
+        "tf.data without antialias": ("tf.data", 1.5, 1.5),
+        "tf.data without antialias, with seek points": ("tf.data", 2.5, 3.5),
     }
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bench import report
+from bench import report, tables
 
 
 def rows(run, *, rate=100.0):
@@ -54,12 +54,12 @@ def rows(run, *, rate=100.0):
             "mean_bytes": 110_000,
         },
         contestant("Pillow", True, 50.0),
-        contestant("feeder native", True, rate),
+        contestant("feeder", True, rate),
         {"kind": "left_out", "run": run, "contestant": "DALI", "reason": "DALI: not installed"},
         {
             "kind": "summary",
             "run": run,
-            "feeder": "feeder native",
+            "feeder": "feeder",
             "compared": {
                 "fastest antialiased rival": {
                     "contestant": "Pillow",
@@ -81,7 +81,7 @@ def test_the_page_shows_the_newest_run(tmp_path, capsys):
     write(tmp_path / "decode-here.jsonl", [*rows("old", rate=77.0), *rows("new", rate=100.0)])
     assert report.main(["--results", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
-    assert page.index("| feeder native") < page.index("| Pillow")
+    assert page.index("| feeder ") < page.index("| Pillow")
     assert "| 100 " in page
     assert "77" not in page
     assert "A CPU, 1 core of 2, 2026-11-29, commit abc123, load average 1.0 at the end." in page
@@ -112,6 +112,47 @@ def test_a_file_that_is_no_run_is_named(tmp_path, capsys, text, message):
 def test_an_empty_folder(tmp_path, capsys):
     assert report.main(["--results", str(tmp_path)]) == 2
     assert "holds no *.jsonl" in capsys.readouterr().err
+
+
+def test_parts_and_scale_have_pages_of_their_own(tmp_path, capsys):
+    head, pillow, feeder, _, summary = rows("new")
+    cost = {"kind": "part", "run": "new", "cpu_us_per_image": feeder["cpu_us_per_image"]}
+    parts = [
+        cost | {"part": part, "seek": seek, "instructions_per_image": 12345}
+        for part in ("read", "decode")
+        for seek in (False, True)
+    ]
+    write(
+        tmp_path / "parts-here.jsonl",
+        [head | {"bench": "parts", "decoder": "native (best)"}, *parts, summary | {"compared": {}}],
+    )
+    scaled = [
+        row | {"sweep": sweep, "at": at, "times_one_thread": row["feeder_times_faster"]}
+        for sweep, at in (("threads", 1), ("area", 0.08), ("size", 40e6))
+        for row in (feeder, pillow)
+    ]
+    write(
+        tmp_path / "scale-here.jsonl",
+        [head | {"bench": "scale"}, *scaled, summary | {"compared": {}}],
+    )
+    assert report.main(["--results", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert page.index("## Parts") < page.index("## Scale")
+    assert "native (best), median of 7" in page
+    assert "| 12,345 " in page
+    assert "| 8 % " in page
+    assert "| 40 million " in page
+    assert page.count("- Pillow: what Pillow calls") == 1
+
+
+def test_a_table_says_what_seek_points_give_where_all_rows_do():
+    with_seek = [
+        row | {f"seek_{ratio}": row[f"feeder_{ratio}"] for ratio in ("times_faster", "times_less_cpu")}
+        for row in rows("new")
+        if row["kind"] == "contestant"
+    ]
+    assert "| with seek points " in tables.decode_table(with_seek)
+    assert "seek" not in tables.decode_table([with_seek[0], rows("new")[2]])
 
 
 def test_committed_rows_can_be_reported():
