@@ -12,6 +12,7 @@ Features that were not asked for are skipped by their length and not looked into
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from feeder.records.keys import Keys, Unusable
@@ -56,12 +57,17 @@ def parse_example(data: Buffer, keys: Keys) -> Example:
         ExampleError: a key is missing, its feature is of another kind, empty or has several values, or `data`
             is not an Example.
     """
-    image_key, label_key = keys.image.encode(), keys.label.encode()
+    image_key, label_key = _encoded(keys)
     found: dict[bytes, tuple[int, int]] = {}
     try:
-        for number, wire, start, stop in _fields(data, 0, len(data)):
-            if number == 1 and wire == _BYTES:
-                _find(data, start, stop, image_key, label_key, found)
+        size = len(data)
+        features, start = _varint(data, 1, size) if size and data[0] == 0x0A else (0, 0)
+        if start and start + features == size:  # the usual layout: one Features and nothing else
+            _find(data, start, size, image_key, label_key, found)
+        else:
+            for number, wire, start, stop in _fields(data, 0, size):
+                if number == 1 and wire == _BYTES:
+                    _find(data, start, stop, image_key, label_key, found)
         for key in (image_key, label_key):
             if key not in found:
                 raise ExampleError(_missing(data, key.decode()))
@@ -70,6 +76,11 @@ def parse_example(data: Buffer, keys: Keys) -> Example:
     except _Malformed as error:
         bare = " (it starts like a bare JPEG file)" if bytes(data[:3]) == b"\xff\xd8\xff" else ""
         raise ExampleError(f"not a whole tf.train.Example: {error}{bare}") from None
+
+
+@lru_cache(maxsize=16)
+def _encoded(keys: Keys) -> tuple[bytes, bytes]:
+    return keys.image.encode(), keys.label.encode()
 
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
@@ -103,6 +114,16 @@ class _Malformed(Exception):
 
 def _varint(data: Buffer, pos: int, end: int) -> tuple[int, int]:
     """An unsigned 64-bit varint at `pos` and the place behind it."""
+    if pos + 3 <= end:  # nearly all are of one to three bytes
+        first = data[pos]
+        if first < 0x80:
+            return first, pos + 1
+        second = data[pos + 1]
+        if second < 0x80:
+            return first & 0x7F | second << 7, pos + 2
+        third = data[pos + 2]
+        if third < 0x80:
+            return first & 0x7F | (second & 0x7F) << 7 | third << 14, pos + 3
     value = shift = 0
     while pos < end:
         byte = data[pos]

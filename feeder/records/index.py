@@ -120,10 +120,7 @@ class IndexBuilder:
     """Takes in the records of a shard in order."""
 
     def __init__(self) -> None:
-        self._columns = {
-            name: array({"<u8": "Q", "<u4": "I", "<i4": "i"}[code]) for name, code in COLUMNS.items()
-        }
-        self._appends = tuple(column.append for column in self._columns.values())
+        self._rows = array("q")
         self._reasons: dict[str, int] = {}
         self._damage: str | None = None
 
@@ -138,9 +135,7 @@ class IndexBuilder:
         unpacked: int = 0,
     ) -> None:
         """One record; the arguments are those of ShardIndex."""
-        values = (offset, length, label, crc, image_start, image_bytes, unpacked)
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
+        self._rows.extend((offset, length, label, crc, image_start, image_bytes, unpacked))
 
     def add_bad(self, offset: int, reason: str, about: str = "") -> None:
         """A record that cannot be used.
@@ -165,7 +160,10 @@ class IndexBuilder:
 
     def index(self, format_name: FormatName, state: ShardState, codec: str = "") -> ShardIndex:
         """What was taken in."""
-        columns = {name: np.array(self._columns[name], np.dtype(code)) for name, code in COLUMNS.items()}
+        rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
+        columns = {
+            name: rows[:, number].astype(code) for number, (name, code) in enumerate(COLUMNS.items())
+        }
         digest = hashlib.sha256()
         if format_name == "tfrecord":
             hashed = ["length", "label", "crc", "image_start", "image_bytes"]

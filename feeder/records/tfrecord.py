@@ -79,15 +79,18 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
         StorageError: it cannot be read.
     """
     offset = 0
-    while (there := window.have(HEADER_BYTES)) or window.broken:
-        if there < HEADER_BYTES:
+    while True:
+        if window.hi - window.lo < HEADER_BYTES and (there := window.have(HEADER_BYTES)) < HEADER_BYTES:
+            if not there and not window.broken:
+                return
             raise Torn(
                 offset,
                 window.broken or f"cut in the length field: {there} bytes left, {HEADER_BYTES} needed",
             )
         lo = window.lo
         length, length_crc = _HEADER.unpack_from(window.view, lo)
-        if mask(_crc32c(window.bytes[lo : lo + 8])) != length_crc:
+        crc = _crc32c(window.bytes[lo : lo + 8])
+        if (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF != length_crc:
             if offset == 0:
                 raise BadShard(
                     f"{window.path}: is not a TFRecord file, or damaged from its first byte on: "
@@ -97,7 +100,7 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
         if length > max_record_bytes:
             raise Torn(offset, f"length {length} is above the limit of {max_record_bytes} bytes a record")
         whole = HEADER_BYTES + length + FOOTER_BYTES
-        if (there := window.have(whole)) < whole:
+        if window.hi - lo < whole and (there := window.have(whole)) < whole:
             raise Torn(
                 offset,
                 window.broken
