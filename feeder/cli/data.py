@@ -35,6 +35,9 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 PACKED_FORMATS = ("tfrecord", "webdataset", "parquet")
 FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
+SLOW_SHOWN = 3
+"""Shards that a worker reads slowly or not, which `feeder index` names."""
+
 EXIT_FOUND_BAD = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -332,20 +335,25 @@ def _index(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    rate = sum(path.stat().st_size for path in built) / 1e6 / max(seconds, 1e-9)
+    new = set(built)
+    read = sum(index.state.size for path, index in zip(shards, indexes, strict=True) if path in new)
+    rate = read / 1e6 / max(seconds, 1e-9)
     speed = f" at {rate:.0f} MB/s" if built else ""
     print(
         f"{_count(len(shards), 'shard')}, {_count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
         f"{_count(len(built), 'index', 'indexes')} built{speed}"
     )
-    for path, index in zip(shards, indexes, strict=True):
-        if index.codec in COMPRESSIONS:
-            print(
-                f"{path}: is compressed with {index.codec}: a worker reads it after `feeder rewrite`",
-                file=sys.stderr,
-            )
-        elif reason := slowness(index):
-            print(f"{path}: {reason}", file=sys.stderr)
+    slow = [
+        f"{path}: is compressed with {index.codec}: a worker reads it after `feeder rewrite`"
+        if index.codec in COMPRESSIONS
+        else f"{path}: {reason}"
+        for path, index in zip(shards, indexes, strict=True)
+        if (reason := slowness(index)) or index.codec in COMPRESSIONS
+    ]
+    for line in slow[:SLOW_SHOWN]:
+        print(line, file=sys.stderr)
+    if len(slow) > SLOW_SHOWN:
+        print(f"and {_count(len(slow) - SLOW_SHOWN, 'shard')} more like these", file=sys.stderr)
     if learned:
         print(f"seek points: {_count(learned.learned, 'record')} learned, {learned.there:,} were there")
         if learned.damaged:

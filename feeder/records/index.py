@@ -161,9 +161,7 @@ class IndexBuilder:
     def index(self, format_name: FormatName, state: ShardState, codec: str = "") -> ShardIndex:
         """What was taken in."""
         rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
-        columns = {
-            name: rows[:, number].astype(code) for number, (name, code) in enumerate(COLUMNS.items())
-        }
+        columns = {name: rows[:, number].astype(code) for number, (name, code) in enumerate(COLUMNS.items())}
         digest = hashlib.sha256()
         if format_name == "tfrecord":
             hashed = ["length", "label", "crc", "image_start", "image_bytes"]

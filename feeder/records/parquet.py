@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feeder.errors import BadShard
+from feeder.records.encodings import BadPage
 from feeder.records.index import IndexBuilder
 from feeder.records.keys import Keys, Unusable, zero_based
-from feeder.records.pages import BadPage, Chunk, Value, values
+from feeder.records.pages import Chunk, Value, values
 
 __all__ = ["looks_like_parquet", "scan_parquet"]
 

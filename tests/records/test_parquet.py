@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from feeder.errors import BadRecord, BadShard, ConfigError
 from feeder.records import Dataset, RecordKeys
 from feeder.records.access import PageCache
+from feeder.records.encodings import BadPage, rle_hybrid, thrift_struct
 from feeder.records.formats import build_index
-from feeder.records.pages import BadPage, Chunk, rle_hybrid, thrift_struct, values
+from feeder.records.pages import Chunk, values
 
 STRUCT = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
