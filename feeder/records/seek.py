@@ -182,7 +182,7 @@ class SeekFiles:
         if len(slot) == SLOT_BYTES and _CRC.unpack_from(slot)[0] == _crc32c(slot[_CRC.size :]):
             written_for, flags = _SLOT.unpack_from(slot, _CRC.size)
             if written_for == digest:
-                points[:] = np.frombuffer(slot, np.uint8, POINTS_BYTES, _POINTS_AT)
+                points.data[:] = slot[_POINTS_AT:]  # half the time of an assignment by NumPy
                 return bool(flags & _COMPLETE)
         self._count(torn=1)
         return False
