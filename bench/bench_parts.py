@@ -37,6 +37,9 @@ PARTS = {
 }
 """Part -> the stage that a pass ends after, and the one that it has in common with the part before."""
 
+COUNTED_IMAGES = 100
+"""Instructions are counted of fewer, evenly spread files."""
+
 CALLGRIND_DEADLINE_S = 1800.0
 """Everything takes about 50 times as long there."""
 
@@ -94,7 +97,8 @@ def run(
                 rounds,
                 progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
             )
-        counts = _instructions(data, shards, size, cores[0], Path(place)) if instructions else {}
+    counted = decode_input(folder, min(images, COUNTED_IMAGES)) if instructions else None
+    counts = {} if counted is None else _instructions(counted, size, cores[0])
     tables.progress("")
 
     head = harness.environment(cores, harness.installed("numpy", "google-crc32c"))
@@ -106,6 +110,8 @@ def run(
         "rounds": rounds,
         "decoder": stages.facts["decoder"],
     } | data.facts()
+    if counted is not None:
+        head["counted_images"] = len(counted.files)
     rows = [
         {"kind": "part", "run": head["run"], "part": part, "seek": seek, **_cost(part, seek, results, counts)}
         for part in PARTS
@@ -174,23 +180,23 @@ def _round(stages: Contestant, one: Pass, deadline_s: float = REPLY_DEADLINE_S) 
     return harness.Round(**stages.ask("round", deadline_s=deadline_s, stop=one.stop, seek=one.seek))
 
 
-def _instructions(
-    data: DecodeInput, shards: Sequence[str], size: int, core: int, place: Path
-) -> dict[str, float]:
+def _instructions(data: DecodeInput, size: int, core: int) -> dict[str, float]:
     """Instructions an image of each pass, counted once: they hardly vary."""
-    out = place / "callgrind"
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--quiet"]
-    command += [sys.executable, str(SCRIPTS / SCRIPT), "--cores", str(core)]
     counts = {}
-    with Contestant(NAME, command) as stages:
-        tables.progress("callgrind: loading")
-        _load(stages, data, shards, size, deadline_s=CALLGRIND_DEADLINE_S)
-        for number, one in enumerate(PASSES, 1):
-            tables.progress(f"callgrind: {one}")
-            _control("--zero", stages.pid)
-            images = _round(stages, one, CALLGRIND_DEADLINE_S).images
-            _control("--dump", stages.pid)
-            counts[str(one)] = _sum(out.with_name(f"{out.name}.{number}")) / images
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as place:
+        shards = _shards(data, Path(place))
+        out = Path(place) / "callgrind"
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--quiet"]
+        command += [sys.executable, str(SCRIPTS / SCRIPT), "--cores", str(core)]
+        with Contestant(NAME, command) as stages:
+            tables.progress("callgrind: loading")
+            _load(stages, data, shards, size, deadline_s=CALLGRIND_DEADLINE_S)
+            for number, one in enumerate(PASSES, 1):
+                tables.progress(f"callgrind: {one}")
+                _control("--zero", stages.pid)
+                images = _round(stages, one, CALLGRIND_DEADLINE_S).images
+                _control("--dump", stages.pid)
+                counts[str(one)] = _sum(out.with_name(f"{out.name}.{number}")) / images
     return counts
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from protocol import Batches, DecodeContestant, DecodeJob, arguments, serve
@@ -24,31 +27,53 @@ def prepare(job: DecodeJob, variant: str) -> Batches:
 
     decoder = open_decoder(job.threads, "portable" if variant == "portable" else "native")
     windows = job.windows.astype(np.int32)
-    out = np.empty((job.batch, job.size, job.size, 3), dtype=np.uint8)
     reductions = _reductions(job) if variant == "reduced" else np.ones(len(job.images), np.uint8)
     seek = SeekPoints.nothing(len(job.images)) if variant == "seek" else None
     if seek is not None:
         _refuse_bad(decoder.learn(job.images, seek))
 
+    def decode(first: int, out: np.ndarray) -> None:
+        span = slice(first, first + len(out))
+        _refuse_bad(
+            decoder.decode(
+                job.images[span],
+                windows[span],
+                job.flips[span],
+                out,
+                reductions=reductions[span],
+                seek=None if seek is None else seek.part(first, first + len(out)),
+            )
+        )
+
+    # A worker has chunks of several batches to do at a time: no thread of it waits for a batch's last image.
+    ahead = 2 if job.threads > 1 else 1
+    pool = ThreadPoolExecutor(2 * job.threads) if job.threads > 1 else None
+    buffers = np.empty((ahead, job.batch, job.size, job.size, 3), dtype=np.uint8)
+
+    def ask(start: int) -> tuple[np.ndarray, list[Callable[[], None]]]:
+        """A batch, and what to call until it is there."""
+        out = buffers[start // job.batch % ahead][: len(job.images) - start]
+        calls = [(start + at, out[at : at + CHUNK_IMAGES]) for at in range(0, len(out), CHUNK_IMAGES)]
+        if pool is None:
+            return out, [functools.partial(decode, *call) for call in calls]
+        return out, [pool.submit(decode, *call).result for call in calls]
+
     def batches() -> Iterator[np.ndarray]:
+        asked: deque[tuple[np.ndarray, list[Callable[[], None]]]] = deque()
         for start in range(0, len(job.images), job.batch):
-            stop = min(start + job.batch, len(job.images))
-            for first in range(start, stop, CHUNK_IMAGES):
-                last = min(first + CHUNK_IMAGES, stop)
-                span = slice(first, last)
-                _refuse_bad(
-                    decoder.decode(
-                        job.images[span],
-                        windows[span],
-                        job.flips[span],
-                        out[first - start : last - start],
-                        reductions=reductions[span],
-                        seek=None if seek is None else seek.part(first, last),
-                    )
-                )
-            yield out[: stop - start]
+            asked.append(ask(start))
+            if len(asked) == ahead:
+                yield _finished(*asked.popleft())
+        while asked:
+            yield _finished(*asked.popleft())
 
     return batches
+
+
+def _finished(out: np.ndarray, waits: list[Callable[[], None]]) -> np.ndarray:
+    for wait in waits:
+        wait()
+    return out
 
 
 def _reductions(job: DecodeJob) -> np.ndarray:

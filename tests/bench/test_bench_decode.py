@@ -35,6 +35,21 @@ def test_a_contestant_makes_its_batches_in_order(imagenet_sample, tmp_path):
     assert agreement(outputs, wanted).mean_abs < 1
 
 
+@pytest.mark.parametrize("variant", ["native", "seek"])
+def test_threads_and_seek_points_change_no_pixel(imagenet_sample, tmp_path, variant):
+    data = decode_input(imagenet_sample, 3 * contest.BATCH // 2)
+    core = str(harness.choose_cores(1)[0])
+    outputs = []
+    with rival("feeder", None, "decode_feeder.py", "--cores", core, "--variant", variant) as one:
+        for threads in (1, 3):
+            contest.load(one, data, 32, threads)
+            assert one.ask("round")["images"] == len(data.files)
+            one.ask("outputs", path=str(tmp_path / "outputs.npy"), count=len(data.files))
+            outputs.append(np.load(tmp_path / "outputs.npy"))
+    np.testing.assert_array_equal(*outputs)
+    assert agreement(outputs[0], contest._oracle(data, len(data.files), 32, True)).mean_abs < 1.5
+
+
 def test_a_contestant_that_does_another_job_is_left_out(imagenet_sample):
     data = decode_input(imagenet_sample, 8)
     core = str(harness.choose_cores(1)[0])
