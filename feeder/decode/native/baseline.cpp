@@ -69,26 +69,52 @@ Baseline BaselineDecoder::decode_rows(int rows, uint32_t choice, PlaneSink *sink
   return result == Baseline::kDone ? decode_in_order(known, rows, sink) : result;
 }
 
-// Decodes rows of MCUs that lie before the last known point, each from the last point before what is needed of it.
+// Decodes rows of MCUs that lie before the last known point, each from the last point before what is needed of it. Rows
+// between two points make a segment.
 Baseline BaselineDecoder::decode_known(int top, int bottom, uint32_t choice, PlaneSink *sink) {
   if (top >= bottom) return Baseline::kDone;
-  const SeekGrid &grid = points_.grid;
-  const auto end_of = [&](int row) { return grid.at_or_before(row * mcu_columns_ + mcu_right_ - 1) + 1; };
   // One segment is decoded to its end, to see whether that is where it should be.
-  const int checked = end_of(top + static_cast<int>(choice % static_cast<uint32_t>(bottom - top)));
-  for (int row = top; row < bottom; ++row) {
-    const int end = end_of(row);
-    if (row == top || end != end_of(row - 1)) {
-      if (!begin_stream(grid.at_or_before(row * mcu_columns_ + mcu_left_), end)) return Baseline::kNoMemory;
-    }
-    if (!decode_mcus(row)) return Baseline::kNotMine;
-    if (row + 1 == bottom || end != end_of(row + 1)) {
-      if (end == checked && !(stream_.skip_to(grid.mcu(end)) && (end == grid.end() || stream_.at_end()))) {
+  const int checked = end_point(top + static_cast<int>(choice % static_cast<uint32_t>(bottom - top)));
+  int next = top, pushed = top;
+  bool done[kRoom] = {};
+  for (Lane &lane : lane_) lane.row = lane.end_row = lane.run = 0;
+  while (pushed < bottom) {
+    for (Lane &lane : lane_) {
+      if (lane.run != 0) continue;
+      if (lane.row == lane.end_row && next < bottom && next < pushed + kRoom) {
+        lane.row = next;
+        lane.end_point = end_point(next);
+        while (next < bottom && end_point(next) == lane.end_point) ++next;
+        lane.end_row = next;
+        const int point = points_.grid.at_or_before(lane.row * mcu_columns_ + mcu_left_);
+        if (!begin_stream(&lane.stream, point, lane.end_point)) return Baseline::kNoMemory;
+      }
+      if (lane.row < lane.end_row && lane.row < pushed + kRoom && !(begin_row(&lane) && begin_run(&lane))) {
         return Baseline::kNotMine;
       }
-      if (!stream_.sound()) return Baseline::kNotMine;
     }
-    push_rows(row, sink);
+    Lane &a = lane_[0], &b = lane_[1];
+    int finished;
+    if (a.run != 0 && b.run != 0) {
+      finished = finish_either(a.stream.reader(), b.stream.reader());
+    } else {
+      finished = a.run != 0 ? 0 : 1;
+      if (!lane_[finished].stream.reader()->finish_run()) finished = -1;
+    }
+    if (finished < 0) return Baseline::kNotMine;
+    Lane &lane = lane_[finished];
+    transform_run(&lane);
+    if (lane.columns > 0) {
+      if (!begin_run(&lane)) return Baseline::kNotMine;
+      continue;
+    }
+    lane.run = 0;
+    done[lane.row % kRoom] = true;
+    if (++lane.row == lane.end_row && !end_segment(&lane, lane.end_point == checked)) return Baseline::kNotMine;
+    for (; done[pushed % kRoom]; ++pushed) {
+      done[pushed % kRoom] = false;
+      push_rows(pushed, sink);
+    }
   }
   return Baseline::kDone;
 }
@@ -96,22 +122,44 @@ Baseline BaselineDecoder::decode_known(int top, int bottom, uint32_t choice, Pla
 // Decodes all rows of MCUs from one on, and learns points.
 Baseline BaselineDecoder::decode_in_order(int top, int bottom, PlaneSink *sink) {
   if (top >= bottom) return Baseline::kDone;
+  Lane &lane = lane_[0];
+  Stream &stream = lane.stream;
   const int point = points_.grid.at_or_before(top * mcu_columns_);
-  if (!begin_stream(point, points_.grid.end())) return Baseline::kNoMemory;
-  stream_.teach(&points_, point);
+  if (!begin_stream(&stream, point, points_.grid.end())) return Baseline::kNoMemory;
+  stream.teach(&points_, point);
   for (int row = top; row < bottom; ++row) {
     if (row >= needed_top_ && row < needed_bottom_) {
-      if (!decode_mcus(row)) return Baseline::kNotMine;
+      lane.row = row;
+      if (!begin_row(&lane)) return Baseline::kNotMine;
+      while (lane.columns > 0) {
+        lane.run = stream.decode(longest_run(lane), lane.coefficients, lane.lasts);
+        if (lane.run == 0) return Baseline::kNotMine;
+        lane.columns -= lane.run;
+        transform_run(&lane);
+      }
       push_rows(row, sink);
     }
-    if (!stream_.skip_to((row + 1) * mcu_columns_)) return Baseline::kNotMine;
+    if (!stream.skip_to((row + 1) * mcu_columns_)) return Baseline::kNotMine;
   }
-  stream_.finish();
-  return stream_.sound() ? Baseline::kDone : Baseline::kNotMine;
+  stream.finish();
+  return stream.sound() ? Baseline::kDone : Baseline::kNotMine;
 }
 
-bool BaselineDecoder::begin_stream(int point, int end) {
-  return stream_.begin(&scan_, &plan_, points_.grid.mcu(point), points_.point(point), points_.point(end));
+// The first point that is not before the end of what is needed of a row of MCUs.
+int BaselineDecoder::end_point(int row) const {
+  return points_.grid.at_or_before(row * mcu_columns_ + mcu_right_ - 1) + 1;
+}
+
+bool BaselineDecoder::begin_stream(Stream *stream, int point, int end) {
+  return stream->begin(&scan_, &plan_, points_.grid.mcu(point), points_.point(point), points_.point(end));
+}
+
+// Whether a segment ended where it may, or where it must, which takes no more decoding where the point is at hand.
+bool BaselineDecoder::end_segment(Lane *lane, bool checked) {
+  Stream &stream = lane->stream;
+  const int end = points_.grid.mcu(lane->end_point);
+  if (checked && !stream.skip_to(end)) return false;
+  return stream.mcu() < end || lane->end_point == points_.grid.end() ? stream.sound() : stream.at_end();
 }
 
 // Rows of MCUs in which damage counts, because libjpeg decodes them for the window.
@@ -201,62 +249,63 @@ bool BaselineDecoder::place_planes() {
   size_t bytes = kRowPadding;
   for (int i = 0; i < scan_.components; ++i) {
     plane_[i].stride = ((plane_[i].right - plane_[i].left) * kSide + 63) / 64 * 64;
-    bytes += static_cast<size_t>(plane_[i].stride * plane_[i].v * kSide);
+    bytes += static_cast<size_t>(plane_[i].stride * plane_[i].v * kSide * kRoom);
   }
   auto *at = static_cast<uint8_t *>(samples_.reserve(bytes));
   if (at == nullptr) return false;
   for (int i = 0; i < scan_.components; ++i) {
     plane_[i].samples = at;
-    at += plane_[i].stride * plane_[i].v * kSide;
+    at += plane_[i].stride * plane_[i].v * kSide * kRoom;
   }
   return true;
 }
 
-// Decodes what is needed of a row of MCUs.
-bool BaselineDecoder::decode_mcus(int row) {
-  if (!stream_.skip_to(row * mcu_columns_ + mcu_left_)) return false;
-  aim(row);
-  for (int column = mcu_left_; column < mcu_right_; ++column) {
-    if (!stream_.decode(coefficients_, lasts_)) return false;
-    if (transforms_) transform_mcu();
-  }
-  return true;
-}
-
-// Sets the targets to the first MCU of a row that the window needs.
-void BaselineDecoder::aim(int row) {
-  Target *target = target_;
+// Begins what is needed of the lane's row of MCUs. False for damage.
+bool BaselineDecoder::begin_row(Lane *lane) {
+  Target *target = lane->target;
   for (int i = 0; i < scan_.components; ++i) {
     const Plane &plane = plane_[i];
+    uint8_t *const samples = plane.samples + lane->row % kRoom * plane.v * kSide * plane.stride;
     for (int down = 0; down < plane.v; ++down) {
-      const int y = row * plane.v + down;
-      const bool within = y >= plane.top && y < plane.bottom;
+      const int y = lane->row * plane.v + down;
       for (int x = mcu_left_ * plane.h; x < (mcu_left_ + 1) * plane.h; ++x, ++target) {
-        *target = {within,
+        *target = {y >= plane.top && y < plane.bottom,
                    static_cast<unsigned>(x - plane.left),
                    static_cast<unsigned>(plane.right - plane.left),
                    static_cast<unsigned>(plane.h),
                    scan_.component[i].quant,
-                   plane.samples + down * kSide * plane.stride,
+                   samples + down * kSide * plane.stride,
                    plane.stride};
       }
     }
   }
+  lane->columns = mcu_right_ - mcu_left_;
+  return lane->stream.skip_to(lane->row * mcu_columns_ + mcu_left_);
 }
 
-void BaselineDecoder::transform_mcu() {
+bool BaselineDecoder::begin_run(Lane *lane) {
+  lane->run = lane->stream.begin_run(longest_run(*lane), lane->coefficients, lane->lasts);
+  lane->columns -= lane->run;
+  return lane->run != 0;
+}
+
+void BaselineDecoder::transform_run(Lane *lane) {
+  if (!transforms_) return;
   const int blocks = plan_.blocks;
-  for (int i = 0; i < blocks; ++i) {
-    Target &target = target_[i];
-    const unsigned column = target.column;
-    target.column += target.step;
-    if (!target.needed || column >= target.columns) continue;
-    uint8_t *const samples = target.samples + column * kSide;
-    const int16_t *const block = coefficients_ + i * kBlockSamples;
-    if (lasts_[i] == 0) {
-      planes_.idct_dc(block[0], target.quant[0], samples, target.stride);
-    } else {
-      planes_.idct_islow(block, target.quant, samples, target.stride);
+  const int16_t *block = lane->coefficients;
+  const uint8_t *last = lane->lasts;
+  for (int mcu = 0; mcu < lane->run; ++mcu) {
+    for (int i = 0; i < blocks; ++i, block += kBlockSamples, ++last) {
+      Target &target = lane->target[i];
+      const unsigned column = target.column;
+      target.column += target.step;
+      if (!target.needed || column >= target.columns) continue;
+      uint8_t *const samples = target.samples + column * kSide;
+      if (*last == 0) {
+        planes_.idct_dc(block[0], target.quant[0], samples, target.stride);
+      } else {
+        planes_.idct_islow(block, target.quant, samples, target.stride);
+      }
     }
   }
 }
@@ -269,7 +318,8 @@ void BaselineDecoder::push_rows(int row, PlaneSink *sink) const {
     const int rows = plane.v * kSide, first = row * rows;
     const int end = std::min(first + rows, region.bottom);
     for (int y = std::max(first, region.top); y < end; ++y) {
-      sink->push(i, plane.samples + (y - first) * plane.stride + region.left - plane.left * kSide);
+      const int y_of_room = row % kRoom * rows + y - first;
+      sink->push(i, plane.samples + y_of_room * plane.stride + region.left - plane.left * kSide);
     }
   }
 }

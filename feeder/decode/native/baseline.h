@@ -1,6 +1,7 @@
 // Decodes the window of a baseline JPEG without libjpeg, to the same samples.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -48,7 +49,7 @@ class BaselineDecoder {
     int h, v;                      // blocks of an MCU across and down
     int left, right, top, bottom;  // blocks that are transformed
     ptrdiff_t stride;
-    uint8_t *samples;              // of the row of MCUs at hand
+    uint8_t *samples;              // kRoom rows of MCUs
   };
 
   // Where the blocks of an MCU go: one for each in McuPlan.
@@ -62,6 +63,21 @@ class BaselineDecoder {
     ptrdiff_t stride;
   };
 
+  // Decodes rows of MCUs; two of them do so in turn.
+  struct Lane {
+    Stream stream;
+    int row, end_row;  // of the segment at hand; nothing is left of it where they are equal
+    int end_point;     // of the segment
+    int columns;       // of MCUs that are left in the row
+    int run;           // MCUs of the run at hand; 0: there is none
+    Target target[kMaxBlocks];
+    alignas(64) int16_t coefficients[kRunBlocks * kBlockSamples];
+    uint8_t lasts[kRunBlocks];
+  };
+
+  // Rows of MCUs that a plane has room for: those of the lanes, and what one of them can be ahead of the other.
+  static constexpr int kRoom = 4;
+
   bool plan_scan();
   void plan_planes(const Window &window);
   bool build_tables();
@@ -72,10 +88,13 @@ class BaselineDecoder {
   Baseline decode_rows(int rows, uint32_t choice, PlaneSink *sink);
   Baseline decode_known(int top, int bottom, uint32_t choice, PlaneSink *sink);
   Baseline decode_in_order(int top, int bottom, PlaneSink *sink);
-  bool begin_stream(int point, int end);
-  void aim(int row);
-  void transform_mcu();
-  bool decode_mcus(int row);
+  int end_point(int row) const;
+  bool begin_stream(Stream *stream, int point, int end);
+  bool begin_row(Lane *lane);
+  int longest_run(const Lane &lane) const { return std::min(lane.columns, kRunBlocks / plan_.blocks); }
+  bool begin_run(Lane *lane);
+  bool end_segment(Lane *lane, bool checked);
+  void transform_run(Lane *lane);
   void push_rows(int row, PlaneSink *sink) const;
 
   const Planes &planes_;
@@ -83,16 +102,13 @@ class BaselineDecoder {
   PlaneLayout layout_ = {};
   McuPlan plan_ = {};
   Plane plane_[kMaxComponents] = {};
-  Target target_[kMaxBlocks] = {};
   int mcu_columns_ = 0, mcu_rows_ = 0;
   int mcu_left_ = 0, mcu_right_ = 0;
   int needed_top_ = 0, needed_bottom_ = 0;  // rows of MCUs with blocks that are transformed
   bool transforms_ = false;                 // else coefficients are dropped
   size_t scan_end_ = 0;                     // byte of the file that the scan ends before
   SeekPoints points_;
-  Stream stream_;
-  alignas(64) int16_t coefficients_[kMaxBlocks * kBlockSamples];
-  uint8_t lasts_[kMaxBlocks];
+  Lane lane_[2] = {};
   alignas(64) AcTable ac_[kMaxComponents];
   DcTable dc_[kMaxComponents];
   Scratch samples_;

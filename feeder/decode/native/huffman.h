@@ -11,12 +11,15 @@ namespace feeder {
 // Blocks of one MCU with 2x2 luma.
 constexpr int kMaxBlocks = 6;
 
+// Blocks of the longest run. With their coefficients and the tables, two runs fit the first-level cache.
+constexpr int kRunBlocks = 24;
+
 // Bytes of the longest block: 64 times 16 bits of code and 15 of value.
 constexpr size_t kLongestBlock = 248;
 
-// What decoding may read behind the data: one MCU of the longest blocks, and what fills its registers.
-constexpr size_t kPadding = 2048;
-static_assert(kPadding >= kMaxBlocks * kLongestBlock + 3 * sizeof(uint64_t));
+// What decoding may read behind the data: what fills its registers, and a block.
+constexpr size_t kPadding = 512;
+static_assert(kPadding >= kLongestBlock + 3 * sizeof(uint64_t));
 
 // Index widths of the look-up tables; both fit the first-level cache together. Measured.
 constexpr int kAcBits = 11;
@@ -69,20 +72,47 @@ struct McuPlan {
   } block[kMaxBlocks];
 };
 
-// Where decoding stands.
+// Where decoding stands in entropy-coded data. All members are for those who decode.
 struct EntropyReader {
   uint64_t window;      // the next bits, left-aligned
   const uint8_t *next;  // bytes that are not in the window
+  uint32_t sum;         // bits 0 to 7: bits of the window that are taken and not refilled, less one; bits 8 to 14, within
+                        // a block: 1 + position of its last coefficient
+  int16_t *block;       // of the run, at hand
+  const AcTable *ac;    // of that block
+
   const uint8_t *end;   // of the data; kPadding bytes follow
-  uint32_t missing;     // bits of the window that are taken and not refilled: less than 64
+  const McuPlan *plan;
+  int next_block;       // in the plan
+  int blocks_left;      // of the run
+  uint8_t *last;        // of the block at hand
   uint32_t predictions[kMaxComponents];
 
-  // Begins at a bit of the first byte. data is followed by kPadding bytes of zero.
-  void begin(const uint8_t *data, size_t size, uint32_t bit) noexcept;
+  // Begins with an MCU at a bit of the first byte. data is followed by kPadding bytes of zero.
+  void begin(const McuPlan *mcu, const uint8_t *data, size_t size, uint32_t bit) noexcept;
 
-  // Bits before the next one that is not taken, counted from `data`; more than there are where too many were taken.
+  // Bits before the next one that is not taken, counted from `data`; more than there are where too many were taken. Not
+  // within a run.
   size_t position(const uint8_t *data) const noexcept;
+
+  // Decodes MCUs to coefficients, kBlockSamples for each block in natural order; lasts gets, for each block, the position
+  // in zigzag order of its last coefficient that may not be zero. False for damage, which is what no undamaged file has,
+  // or the end of the data: the caller asks libjpeg then.
+  bool decode(int mcus, int16_t *coefficients, uint8_t *lasts) noexcept;
+
+  // Decodes MCUs and drops all but the DC predictions. False for damage.
+  bool skip(int mcus) noexcept;
+
+  // Begins a run, which decodes MCUs in parts. False for damage.
+  bool begin_run(int mcus, int16_t *coefficients, uint8_t *lasts) noexcept;
+
+  // Decodes a run to its end. False for damage.
+  bool finish_run() noexcept;
 };
+
+// Decodes two runs in turn, a few symbols of each, until one of them ends: 0 the first, 1 the second; -1 for damage.
+// Neither waits for the other's look-ups, so that this takes much less time than one after the other.
+int finish_either(EntropyReader *first, EntropyReader *second) noexcept;
 
 // Copies entropy-coded data up to the first marker without its stuffing, and kPadding bytes of zero behind it. out has
 // room for size + kPadding bytes. Returns the size of what was copied, and where in data that ends.
@@ -94,13 +124,5 @@ Unstuffed remove_stuffing(const uint8_t *data, size_t size, uint8_t *out) noexce
 
 // Bytes that `size` bytes of such data take with their stuffing; there are as many.
 size_t stuffed_size(const uint8_t *data, size_t size) noexcept;
-
-// Decodes `mcus` MCUs and drops all but the DC predictions. False for what no undamaged file has, or at the end of the
-// data: the caller asks libjpeg then.
-bool skip_mcus(EntropyReader *reader, const McuPlan &plan, int mcus) noexcept;
-
-// Decodes one MCU to coefficients, kBlockSamples for each block in natural order; lasts gets, for each block, the
-// position in zigzag order of its last coefficient that may not be zero.
-bool decode_mcu(EntropyReader *reader, const McuPlan &plan, int16_t *coefficients, uint8_t *lasts) noexcept;
 
 }  // namespace feeder

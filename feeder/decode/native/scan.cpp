@@ -110,7 +110,8 @@ class Walk {
     scan_->h = frame_[1] >> 4;
     scan_->v = frame_[1] & 15;
     if (components == 1) return scan_->h >= 1 && scan_->h <= 4 && scan_->v >= 1 && scan_->v <= 4;
-    return scan_->h >= 1 && scan_->h <= 2 && scan_->v >= 1 && scan_->v <= 2 && frame_[4] == 0x11 && frame_[7] == 0x11;
+    const int blocks = scan_->h * scan_->v;
+    return (blocks == 1 || blocks == 2 || blocks == 4) && frame_[4] == 0x11 && frame_[7] == 0x11;
   }
 
   // The guess that libjpeg makes; a file that means RGB is left to it.

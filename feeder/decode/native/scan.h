@@ -23,7 +23,7 @@ struct ScanComponent {
   uint16_t quant[kBlockSamples];  // natural order
 };
 
-// One scan of 8-bit samples. Chroma has half the columns where h is 2, half the rows where v is 2; a lone component is
+// One scan of 8-bit samples. Chroma has a sample for each h columns and v rows, 4 pixels at most; a lone component is
 // not interleaved, and v only says how many rows of blocks libjpeg decodes together.
 struct Scan {
   int32_t width, height;  // pixels

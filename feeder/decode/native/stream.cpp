@@ -17,7 +17,7 @@ bool Stream::begin(const Scan *scan, const McuPlan *plan, int mcu, const SeekPoi
   const int interval = scan->restart_interval;
   next_restart_ = interval == 0 ? INT_MAX : (mcu / interval + 1) * interval;
   load(from.byte);
-  reader_.begin(data_, plain_, from.bit);
+  reader_.begin(plan_, data_, plain_, from.bit);
   for (int i = 0; i < kMaxComponents; ++i) reader_.predictions[i] = static_cast<uint32_t>(from.predictions[i]);
   plan_stop();
   return true;
@@ -33,16 +33,28 @@ bool Stream::skip_to(int mcu) noexcept {
   while (mcu_ < mcu) {
     if (mcu_ == stop_ && !arrive()) return false;
     const int until = std::min(mcu, stop_);
-    if (!skip_mcus(&reader_, *plan_, until - mcu_)) return false;
+    if (!reader_.skip(until - mcu_)) return false;
     mcu_ = until;
   }
   return true;
 }
 
-bool Stream::decode(int16_t *coefficients, uint8_t *lasts) noexcept {
-  if (mcu_ == stop_ && !arrive()) return false;
-  ++mcu_;
-  return decode_mcu(&reader_, *plan_, coefficients, lasts);
+int Stream::decode(int most, int16_t *coefficients, uint8_t *lasts) noexcept {
+  const int mcus = next_run(most);
+  return mcus != 0 && reader_.decode(mcus, coefficients, lasts) ? mcus : 0;
+}
+
+int Stream::begin_run(int most, int16_t *coefficients, uint8_t *lasts) noexcept {
+  const int mcus = next_run(most);
+  return mcus != 0 && reader_.begin_run(mcus, coefficients, lasts) ? mcus : 0;
+}
+
+// Moves on by as many MCUs, up to `most`, as come before something else is due; 0 for damage.
+int Stream::next_run(int most) noexcept {
+  if (mcu_ == stop_ && !arrive()) return 0;
+  const int mcus = std::min(most, stop_ - mcu_);
+  mcu_ += mcus;
+  return mcus;
 }
 
 bool Stream::at_end() noexcept {
@@ -72,7 +84,7 @@ bool Stream::restart() noexcept {
   if (bits_ - reader_.position(data_) >= 8 || end_.byte - behind_ < 2) return false;
   if (marker[0] != 0xFF || marker[1] != 0xD0 + (number & 7)) return false;
   load(behind_ + 2);
-  reader_.begin(data_, plain_, 0);
+  reader_.begin(plan_, data_, plain_, 0);
   next_restart_ += scan_->restart_interval;
   return true;
 }

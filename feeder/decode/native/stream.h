@@ -26,8 +26,12 @@ class Stream {
   // Drops what lies before an MCU. False for damage, and then the stream is of no more use.
   bool skip_to(int mcu) noexcept;
 
-  // As decode_mcu.
-  bool decode(int16_t *coefficients, uint8_t *lasts) noexcept;
+  // Decodes at most `most` MCUs, for which there is room. Returns how many; 0 for damage.
+  int decode(int most, int16_t *coefficients, uint8_t *lasts) noexcept;
+
+  // The same, but only begins the run, which reader() finishes.
+  int begin_run(int most, int16_t *coefficients, uint8_t *lasts) noexcept;
+  EntropyReader *reader() { return &reader_; }
 
   // Ends learning: learns the point that the next MCU begins at, if it does.
   void finish() noexcept;
@@ -39,6 +43,7 @@ class Stream {
   bool at_end() noexcept;
 
  private:
+  int next_run(int most) noexcept;
   bool arrive() noexcept;
   bool restart() noexcept;
   void learn() noexcept;
