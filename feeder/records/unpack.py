@@ -34,7 +34,7 @@ def unpack_page(stored: bytes | memoryview, unpacked: int, codec: str) -> memory
         out = pa.decompress(b"".join(parts), unpacked, codec=_ARROW_NAMES.get(codec, codec.lower()))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Garbled(f"its {codec} data are damaged: {str(error).splitlines()[0]}") from None
-    view = memoryview(out)
+    view = memoryview(out).cast("B")  # Arrow says signed bytes
     if len(view) != unpacked:
         raise Garbled(f"its {codec} data unpack to {len(view)} bytes instead of {unpacked}")
     return view
