@@ -12,7 +12,7 @@ __all__ = ["Augment", "OnBad", "Remainder", "Resample", "Sampler", "StreamSpec"]
 
 Augment: TypeAlias = Literal["train", "eval", "none"]
 Sampler: TypeAlias = Literal["torchvision", "inception"]
-Resample: TypeAlias = Literal["bilinear", "bicubic"]
+Resample: TypeAlias = Literal["bilinear", "bicubic", "tf1_bicubic"]
 Remainder: TypeAlias = Literal["drop", "pad", "wrap"]
 OnBad: TypeAlias = Literal["replace", "fail"]
 
@@ -40,7 +40,9 @@ class StreamSpec:
         image_size: output height and width in pixels, in [1, 4096].
         augment: "train" (random window and flip), "eval" (centre window), "none" (whole image, stretched).
         sampler: whose conventions the windows follow: torchvision's or TensorFlow's reference ResNet.
-        resample: interpolation kernel.
+        resample: interpolation kernel: "bilinear", "bicubic" (A = -0.5), or "tf1_bicubic", TensorFlow 1's
+            resize_bicubic that the reference ResNet for TPUs was trained with (A = -0.75, pixel centres at
+            whole numbers, never antialiased).
         antialias: widen the kernel when shrinking, as Pillow does.
         reduce: "auto", a lower bound in pixels for the short side, or None: when to decode at 1/2, 1/4, 1/8.
         output: pixel layout; "rgb" is uint8 [H, W, 3].

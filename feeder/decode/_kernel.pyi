@@ -43,7 +43,7 @@ class Kernel:
         windows: npt.NDArray[np.int32],
         flips: npt.NDArray[np.bool_],
         out: npt.NDArray[np.uint8],
-        bicubic: bool,
+        resample: str,
         antialias: bool,
         reductions: npt.NDArray[np.uint8],
         seek: npt.NDArray[np.uint8] | None = None,
@@ -62,6 +62,37 @@ class Kernel:
         Raises:
             RuntimeError: "closed" or "forked".
         """
+
+    def planes(
+        self,
+        image: bytes | memoryview,
+        window: tuple[int, int, int, int] | None = None,
+        reduction: int = 1,
+    ) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int32]]:
+        """The planes that a window (x, y, width, height) of the full image is made of; None is all of it.
+
+        Returns:
+            One uint8 [rows, columns] array for each component, and int32 [29] facts: components (1 or 3), 1
+            where three are Y, Cb and Cr, 1 where chroma is smoothed, width and height in pixels at
+            1/reduction; then for each of three planes its width and height in samples, the pixels of a sample
+            across and down, and left, top, right and bottom of the samples that are returned.
+
+        Raises:
+            ValueError: the image does not decode here.
+        """
+
+    def resample(
+        self,
+        planes: Sequence[npt.NDArray[np.uint8] | memoryview],
+        layouts: npt.NDArray[np.int32],
+        windows: npt.NDArray[np.int32],
+        flips: npt.NDArray[np.bool_],
+        out: npt.NDArray[np.uint8],
+        resample: str,
+        antialias: bool,
+        reductions: npt.NDArray[np.uint8],
+    ) -> list[tuple[int, str] | None]:
+        """As `decode`, from planes: those of all images one after the other, and int32 [n, 29] facts."""
 
     def learn(
         self,

@@ -62,7 +62,7 @@ class Decoder(Protocol):
             windows: int32 [n, 4], (x, y, width, height) in pixels of the full image, within it, not empty.
             flips: bool [n], mirror left and right after the crop.
             out: uint8 [n, H, W, 3], C-contiguous and writable. Only final pixels are stored.
-            resample: "bilinear" or "bicubic" (A = -0.5).
+            resample: "bilinear", "bicubic" (A = -0.5), or "tf1_bicubic", which never antialiases.
             antialias: whether the filter's support grows with the scale, as Pillow's does.
             reductions: uint8 [n] of 1, 2, 4 or 8: decode a JPEG at 1/r and resample the window from there.
                 Formats other than RGB, YCbCr and gray JPEG ignore it. None is 1 for all.
@@ -147,7 +147,7 @@ def decode_crop(
         crop: (x, y, width, height) in pixels of the image; None is the whole image.
         size: (height, width) of the result in pixels.
         flip: mirror left and right.
-        resample: "bilinear" or "bicubic".
+        resample: "bilinear", "bicubic" or "tf1_bicubic".
         antialias: whether the filter's support grows with the scale, as Pillow's does.
 
     Returns:
@@ -191,7 +191,7 @@ def decode_crop_batch(
         size: (height, width) of the results in pixels.
         out: uint8 [n, height, width, 3] to write to; made here where None.
         threads: images decoded at a time; None is the number of CPUs that this process may use.
-        resample: "bilinear" or "bicubic".
+        resample: "bilinear", "bicubic" or "tf1_bicubic".
         antialias: whether the filter's support grows with the scale.
         seek: what is known of the images from earlier calls, which grows and makes later ones cheaper; start
             with `SeekPoints.nothing(n)`.

@@ -20,6 +20,7 @@ _RESAMPLES: tuple[tuple[Resample, bool], ...] = (
     ("bilinear", False),
     ("bicubic", True),
     ("bicubic", False),
+    ("tf1_bicubic", False),
 )
 
 

@@ -53,7 +53,7 @@ def decode_window(
         limits: bounds on what the image may ask for.
         reduction: 1, 2, 4 or 8: scale to decode at; what is not an RGB, YCbCr or gray JPEG ignores it.
         flip: mirror left and right.
-        resample: "bilinear" or "bicubic".
+        resample: "bilinear", "bicubic" or "tf1_bicubic".
         antialias: whether the filter's support grows with the scale.
 
     Returns:

@@ -4,7 +4,8 @@ Geometry, the same as the native kernel's: a window (x, y, width, height) is in 
 an image decoded at 1/r the pixels that the window touches are cut out, and the window's own, fractional, box
 of them is resampled; nothing outside of the cut contributes. Pixel centres are at half-integers. With
 antialias the filter's support grows with the scale, as Pillow and torchvision do it; without, it stays at one
-source pixel.
+source pixel. "tf1_bicubic" is TensorFlow 1's resize_bicubic: pixel centres are at whole numbers, and nothing
+antialiases.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["crop_resize"]
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _CUBIC_A = -0.5  # Pillow's, and torchvision's where it antialiases
+_TF1_CUBIC_A = -0.75
 
 
 def crop_resize(
@@ -39,7 +41,7 @@ def crop_resize(
         out: uint8 [H, W, 3], written in full.
         reduction: 1, 2, 4 or 8.
         flip: mirror left and right after resampling.
-        resample: "bilinear" or "bicubic".
+        resample: "bilinear", "bicubic" or "tf1_bicubic".
         antialias: whether the filter grows with the scale.
     """
     x, y, width, height = window
@@ -52,12 +54,13 @@ def crop_resize(
         (x + width) / reduction - left,
         (y + height) / reduction - top,
     )
-    if antialias:
+    if antialias and resample != "tf1_bicubic":
         image = Image.fromarray(np.ascontiguousarray(cut))
         resized = np.asarray(image.resize((out.shape[1], out.shape[0]), _FILTERS[resample], box=box))
     else:
-        columns = _taps(box[0], box[2], cut.shape[1], out.shape[1], resample)
-        rows = _taps(box[1], box[3], cut.shape[0], out.shape[0], resample)
+        taps = _tf1_taps if resample == "tf1_bicubic" else _taps
+        columns = taps(box[0], box[2], cut.shape[1], out.shape[1], resample)
+        rows = taps(box[1], box[3], cut.shape[0], out.shape[0], resample)
         resized = _interpolate(cut, rows, columns)
     out[...] = resized[:, ::-1] if flip else resized
 
@@ -84,6 +87,20 @@ def _taps(start: float, end: float, pixels: int, outputs: int, resample: Resampl
         weights = np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
     weights[(positions < 0) | (positions >= pixels)] = 0.0
     weights /= weights.sum(axis=1, keepdims=True)
+    return positions.clip(0, pixels - 1), weights.astype(np.float32)
+
+
+def _tf1_taps(start: float, end: float, pixels: int, outputs: int, _: Resample) -> _Taps:
+    """As _taps, in TensorFlow's float32: positions are rounded to 1/1024 of a pixel, edge pixels are repeated."""
+    scale = np.float32(end - start) / np.float32(outputs)
+    centers = np.float32(start) + scale * np.arange(outputs, dtype=np.float32)
+    first = np.floor(centers)
+    offset = np.rint((centers - first) * np.float32(1024)).astype(np.float64) / 1024
+    distance = np.abs(offset[:, None] + np.array([1.0, 0.0, -1.0, -2.0]))
+    near = ((_TF1_CUBIC_A + 2) * distance - (_TF1_CUBIC_A + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * _TF1_CUBIC_A - 4 * _TF1_CUBIC_A
+    weights = np.where(distance <= 1, near, far)
+    positions = first.astype(np.intp)[:, None] + np.arange(-1, 3)
     return positions.clip(0, pixels - 1), weights.astype(np.float32)
 
 

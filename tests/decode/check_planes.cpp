@@ -34,6 +34,8 @@ std::vector<Named> levels() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("sse4.1")) found.push_back({"sse4", &feeder::kSse4Planes});
   if (__builtin_cpu_supports("avx2")) found.push_back({"avx2", &feeder::kAvx2Planes});
+#elif defined(__aarch64__)
+  found.push_back({"neon", &feeder::kNeonPlanes});
 #endif
   return found;
 }

@@ -170,7 +170,7 @@ def test_without_the_kernel_the_portable_decoder_serves(jpeg):
         ({"flips": np.zeros(4, np.uint8)}, "flips must be an array of bool"),
         ({"out": np.zeros((4, 8, 8, 4), np.uint8)}, r"out must have shape \(4, any, any, 3\)"),
         ({"out": np.zeros((4, 0, 8, 3), np.uint8)}, "out must be writable and not empty"),
-        ({"resample": "nearest"}, "resample must be one of bilinear, bicubic"),
+        ({"resample": "nearest"}, "resample must be one of bilinear, bicubic, tf1_bicubic"),
         ({"reductions": np.full(4, 3, np.uint8)}, "reductions must be 1, 2, 4 or 8"),
     ],
 )

@@ -37,7 +37,7 @@ def test_random_geometries(levels, one, picture, encode):
         window = (int(random.integers(0, 212 - w)), int(random.integers(0, 174 - h)), w, h)
         size = (int(random.integers(1, 130)), int(random.integers(1, 130)))
         settings = {
-            "resample": ("bilinear", "bicubic")[int(random.integers(2))],
+            "resample": ("bilinear", "bicubic", "tf1_bicubic")[int(random.integers(3))],
             "antialias": bool(random.integers(2)),
             "flip": bool(random.integers(2)),
             "reduction": int(2 ** random.integers(4)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
 # Of channel values: mean absolute difference, and the share of them that are off by more than 8.
@@ -86,6 +88,52 @@ def test_without_antialias_both_decoders_agree(native, portable, one, pale, enco
     first, _ = one(native, data, (11, 13, 250, 150), size, resample=resample, antialias=False)
     second, _ = one(portable, data, (11, 13, 250, 150), size, resample=resample, antialias=False)
     assert np.abs(first.astype(np.int16) - second).max() <= 2
+
+
+def tf1_resize_bicubic(pixels, size):
+    """TensorFlow 1's resize_bicubic (half_pixel_centers and align_corners false) by its definition."""
+
+    def kernel(distance):
+        a = -0.75
+        if distance <= 1:
+            return (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+        return a * distance**3 - 5 * a * distance**2 + 8 * a * distance - 4 * a
+
+    def matrix(pixels, outputs):
+        weights = np.zeros((outputs, pixels))
+        scale = np.float32(pixels) / np.float32(outputs)
+        for output in range(outputs):
+            position = scale * np.float32(output)
+            base = math.floor(position)
+            offset = round(float((position - np.float32(base)) * np.float32(1024))) / 1024
+            for tap in (-1, 0, 1, 2):
+                weights[output, min(max(base + tap, 0), pixels - 1)] += kernel(abs(offset - tap))
+        return weights
+
+    height, width = pixels.shape[:2]
+    rows, columns = matrix(height, size[0]), matrix(width, size[1])
+    return np.einsum("yh,hwc,xw->yxc", rows, pixels, columns, optimize=True)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize(
+    ("window", "size"),
+    [
+        ((0, 0, 300, 200), (224, 224)),
+        ((3, 5, 40, 30), (96, 81)),
+        ((11, 13, 250, 150), (9, 4)),
+        ((10, 20, 1, 1), (5, 7)),
+        ((10, 20, 3, 2), (16, 16)),
+    ],
+)
+def test_tf1_bicubic_is_that_of_tensorflow(decoder, one, pale, encode, window, size, antialias):
+    data = encode(pale, "444")
+    pixels, reason = one(decoder, data, window, size, resample="tf1_bicubic", antialias=antialias)
+    assert reason is None
+    x, y, width, height = window
+    cut = simplejpeg.decode_jpeg(data)[y : y + height, x : x + width]
+    expected = tf1_resize_bicubic(cut, size).clip(0, 255)
+    assert np.abs(pixels - expected).max() <= 1.5, "the decoders round to whole levels"
 
 
 def test_bilinear_without_antialias_takes_the_two_nearest_pixels(decoder, one):

@@ -3,9 +3,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -26,9 +29,15 @@ using Bytes = nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device
 using Images = nb::ndarray<uint8_t, nb::shape<-1, -1, -1, 3>, nb::c_contig, nb::device::cpu>;
 using SeekPoints = nb::ndarray<uint8_t, nb::shape<-1, FEEDER_SEEK_BYTES>, nb::c_contig, nb::device::cpu>;
 using Outcomes = nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Layouts = nb::ndarray<const int32_t, nb::shape<-1, -1>, nb::c_contig, nb::device::cpu>;
 using Sizes = nb::ndarray<int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 constexpr size_t kMaxSide = 1 << 20;
+constexpr feeder_level kLevels[] = {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_NEON};
+
+// Facts of planes, in a row.
+constexpr size_t kFacts = sizeof(feeder_layout) / sizeof(int32_t);
+static_assert(sizeof(feeder_layout) == kFacts * sizeof(int32_t));
 
 // The bytes of a sequence of buffers, held until this goes; made and destroyed with the GIL.
 class Buffers {
@@ -72,9 +81,7 @@ class Kernel {
   Kernel(size_t threads, uint64_t max_bytes, uint64_t max_pixels, uint64_t max_scans, uint64_t max_scan_pixels,
          const std::string &level, bool libjpeg_only)
       : level_(find_level(level)) {
-    // Without vectors of its own the baseline path is slower than libjpeg-turbo, which has them for other machines, too.
-    const bool no_vectors = level == "best" && level_ == FEEDER_PLAIN;
-    limits_ = {max_bytes, max_pixels, max_scans, max_scan_pixels, libjpeg_only || no_vectors ? 1 : 0};
+    limits_ = {max_bytes, max_pixels, max_scans, max_scan_pixels, libjpeg_only ? 1 : 0};
     require(threads >= 1, "threads must be at least 1");
     require(max_pixels <= uint64_t{1} << 32, "max_pixels must be at most 2**32");
     pool_.reset(new feeder::ThreadPool(threads, limits_, level_));
@@ -95,40 +102,86 @@ class Kernel {
   }
 
   nb::list decode(const nb::sequence &images, const Windows &windows, const Flags &flips, const Images &out,
-                  bool bicubic, bool antialias, const Bytes &reductions, const std::optional<SeekPoints> &seek,
-                  const std::optional<Outcomes> &outcomes, const std::string &stop) {
+                  const std::string &resample, bool antialias, const Bytes &reductions,
+                  const std::optional<SeekPoints> &seek, const std::optional<Outcomes> &outcomes,
+                  const std::string &stop) {
     const Buffers buffers(images);
-    const size_t count = buffers.count();
-    const size_t height = out.shape(1), width = out.shape(2);
-    require(windows.shape(0) == count && flips.shape(0) == count && reductions.shape(0) == count &&
-                out.shape(0) == count,
-            "one window, flip, reduction and slot for each image");
-    require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
     require(seek.has_value() == outcomes.has_value(), "seek and outcomes, or neither");
     const feeder_stop last = find_stop(stop);
-    std::vector<feeder_request> requests(count);
-    for (size_t i = 0; i < count; ++i) {
-      const int32_t *window = windows.data() + 4 * i;
-      const uint8_t reduction = reductions.data()[i];
-      require(window[0] >= 0 && window[1] >= 0 && window[2] >= 1 && window[3] >= 1, "windows must not be empty");
-      require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
-      feeder_request &request = requests[i];
-      request.data = buffers.data(i);
-      request.size = buffers.size(i);
-      request.x = window[0];
-      request.y = window[1];
-      request.width = window[2];
-      request.height = window[3];
-      request.reduction = reduction;
-      request.flip = flips.data()[i] ? 1 : 0;
-      request.filter = bicubic ? FEEDER_BICUBIC : FEEDER_BILINEAR;
-      request.antialias = antialias ? 1 : 0;
-      request.out = out.data() + i * height * width * 3;
-      request.out_height = static_cast<int32_t>(height);
-      request.out_width = static_cast<int32_t>(width);
-      request.stop = last;
+    std::vector<feeder_request> requests =
+        aim(buffers.count(), windows, flips, out, find_filter(resample), antialias, reductions);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].data = buffers.data(i);
+      requests[i].size = buffers.size(i);
+      requests[i].stop = last;
     }
     if (seek) attach(*seek, *outcomes, &requests);
+    return run(requests);
+  }
+
+  nb::tuple planes(const nb::object &image, const std::optional<std::array<int32_t, 4>> &window, int reduction) {
+    require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reduction must be 1, 2, 4 or 8");
+    const Buffers buffers(nb::borrow<nb::sequence>(nb::make_tuple(image)));
+    feeder_header header = {};
+    feeder_read_header(buffers.data(0), buffers.size(0), &limits_, &header);  // or decoding says what is wrong
+    const auto cut = window.value_or(std::array<int32_t, 4>{0, 0, header.width, header.height});
+    require(cut[0] >= 0 && cut[1] >= 0 && cut[2] >= (window ? 1 : 0) && cut[3] >= (window ? 1 : 0),
+            "the window must not be empty");
+    feeder_planes kept = {};
+    std::vector<feeder_request> requests(1);
+    requests[0].data = buffers.data(0);
+    requests[0].size = buffers.size(0);
+    requests[0].x = cut[0];
+    requests[0].y = cut[1];
+    requests[0].width = cut[2];
+    requests[0].height = cut[3];
+    requests[0].reduction = reduction;
+    requests[0].keep = &kept;
+    const nb::list outcome = run(requests);
+    const nb::capsule owner(kept.samples[0] != nullptr ? kept.samples[0] : std::malloc(1),
+                            [](void *memory) noexcept { std::free(memory); });
+    if (!outcome[0].is_none()) {
+      throw nb::value_error(nb::str("status and reason {}").format(outcome[0]).c_str());
+    }
+    nb::list arrays;
+    for (int i = 0; i < kept.layout.components; ++i) {
+      const auto &plane = kept.layout.plane[i];
+      arrays.append(nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(
+          kept.samples[i],
+          {static_cast<size_t>(plane.bottom - plane.top), static_cast<size_t>(plane.right - plane.left)}, owner));
+    }
+    auto *facts = new int32_t[kFacts];
+    const nb::capsule facts_owner(facts, [](void *memory) noexcept { delete[] static_cast<int32_t *>(memory); });
+    std::memcpy(facts, &kept.layout, sizeof kept.layout);
+    return nb::make_tuple(arrays, nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(facts, {kFacts}, facts_owner));
+  }
+
+  nb::list resample(const nb::sequence &planes, const Layouts &layouts, const Windows &windows, const Flags &flips,
+                    const Images &out, const std::string &resample, bool antialias, const Bytes &reductions) {
+    const Buffers buffers(planes);
+    require(layouts.shape(1) == kFacts, "a row of facts for each image");
+    const size_t count = layouts.shape(0);
+    std::vector<feeder_planes> stored(count);
+    std::vector<feeder_request> requests =
+        aim(count, windows, flips, out, find_filter(resample), antialias, reductions);
+    size_t next = 0;
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(&stored[i].layout, layouts.data() + i * kFacts, sizeof stored[i].layout);
+      const int components = stored[i].layout.components;
+      require(components == 1 || components == 3, "images of 1 or 3 planes");
+      for (int k = 0; k < components; ++k, ++next) {
+        const auto &plane = stored[i].layout.plane[k];
+        require(next < buffers.count() && plane.left >= 0 && plane.left < plane.right && plane.top >= 0 &&
+                    plane.top < plane.bottom &&
+                    buffers.size(next) == static_cast<size_t>(plane.right - plane.left) *
+                                              static_cast<size_t>(plane.bottom - plane.top),
+                "a plane of the size of its region for each component");
+        // Never written to.
+        stored[i].samples[k] = const_cast<uint8_t *>(buffers.data(next));
+      }
+      requests[i].planes = &stored[i];
+    }
+    require(next == buffers.count(), "no more planes than components");
     return run(requests);
   }
 
@@ -150,6 +203,36 @@ class Kernel {
   }
 
  private:
+  // One request for each slot, without its bytes.
+  static std::vector<feeder_request> aim(size_t count, const Windows &windows, const Flags &flips, const Images &out,
+                                         feeder_filter filter, bool antialias, const Bytes &reductions) {
+    const size_t height = out.shape(1), width = out.shape(2);
+    require(windows.shape(0) == count && flips.shape(0) == count && reductions.shape(0) == count &&
+                out.shape(0) == count,
+            "one window, flip, reduction and slot for each image");
+    require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
+    std::vector<feeder_request> requests(count);
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t *window = windows.data() + 4 * i;
+      const uint8_t reduction = reductions.data()[i];
+      require(window[0] >= 0 && window[1] >= 0 && window[2] >= 1 && window[3] >= 1, "windows must not be empty");
+      require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
+      feeder_request &request = requests[i];
+      request.x = window[0];
+      request.y = window[1];
+      request.width = window[2];
+      request.height = window[3];
+      request.reduction = reduction;
+      request.flip = flips.data()[i] ? 1 : 0;
+      request.filter = filter;
+      request.antialias = antialias ? 1 : 0;
+      request.out = out.data() + i * height * width * 3;
+      request.out_height = static_cast<int32_t>(height);
+      request.out_width = static_cast<int32_t>(width);
+    }
+    return requests;
+  }
+
   static void attach(const SeekPoints &seek, const Outcomes &outcomes, std::vector<feeder_request> *requests) {
     require(seek.shape(0) == requests->size() && outcomes.shape(0) == requests->size(),
             "one row of seek points and one outcome for each image");
@@ -184,6 +267,13 @@ class Kernel {
     return results;
   }
 
+  static feeder_filter find_filter(const std::string &name) {
+    if (name == "bilinear") return FEEDER_BILINEAR;
+    if (name == "bicubic") return FEEDER_BICUBIC;
+    if (name == "tf1_bicubic") return FEEDER_TF1_BICUBIC;
+    throw std::invalid_argument("resample must be bilinear, bicubic or tf1_bicubic, got " + name);
+  }
+
   static feeder_stop find_stop(const std::string &name) {
     if (name == "pixels") return FEEDER_PIXELS;
     if (name == "planes") return FEEDER_PLANES;
@@ -192,10 +282,9 @@ class Kernel {
   }
 
   static feeder_level find_level(const std::string &name) {
-    const feeder_level best = feeder_best_level();
-    if (name == "best") return best;
-    for (int level = FEEDER_PLAIN; level <= best; ++level) {
-      if (name == feeder_level_name(static_cast<feeder_level>(level))) return static_cast<feeder_level>(level);
+    if (name == "best") return feeder_best_level();
+    for (const feeder_level level : kLevels) {
+      if (name == feeder_level_name(level) && feeder_has_level(level) != 0) return level;
     }
     throw std::invalid_argument("this machine has no level " + name);
   }
@@ -207,8 +296,8 @@ class Kernel {
 
 nb::tuple levels() {
   nb::list names;
-  for (int level = FEEDER_PLAIN; level <= feeder_best_level(); ++level) {
-    names.append(feeder_level_name(static_cast<feeder_level>(level)));
+  for (const feeder_level level : kLevels) {
+    if (feeder_has_level(level) != 0) names.append(feeder_level_name(level));
   }
   return nb::tuple(names);
 }
@@ -281,9 +370,13 @@ NB_MODULE(_kernel, module) {
       .def_prop_ro("level", &Kernel::level)
       .def("sizes", &Kernel::sizes, nb::arg("images"), nb::arg("sizes").noconvert(), nb::arg("statuses").noconvert())
       .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),
-           nb::arg("out").noconvert(), nb::arg("bicubic"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
+           nb::arg("out").noconvert(), nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
            nb::arg("seek").noconvert() = nb::none(), nb::arg("outcomes").noconvert() = nb::none(),
            nb::arg("stop") = "pixels")
+      .def("planes", &Kernel::planes, nb::arg("image"), nb::arg("window") = nb::none(), nb::arg("reduction") = 1)
+      .def("resample", &Kernel::resample, nb::arg("planes"), nb::arg("layouts").noconvert(),
+           nb::arg("windows").noconvert(), nb::arg("flips").noconvert(), nb::arg("out").noconvert(),
+           nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert())
       .def("learn", &Kernel::learn, nb::arg("images"), nb::arg("seek").noconvert(), nb::arg("outcomes").noconvert())
       .def("close", &Kernel::close);
   nb::class_<MessageBuffer>(module, "MessageBuffer", nb::type_slots(message_slots))

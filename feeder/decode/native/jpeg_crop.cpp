@@ -3,12 +3,15 @@
 
 #include "jpeg_crop.h"
 
+#include <initializer_list>
 #include <new>
 
 #include "baseline.h"
 #include "libjpeg_decoder.h"
 #include "resample.h"
+#include "scratch.h"
 #include "sink.h"
+#include "stored_planes.h"
 
 namespace {
 
@@ -51,6 +54,7 @@ struct feeder_decoder {
   feeder::Resampler resampler;
   feeder::BaselineDecoder baseline;
   feeder::LibjpegDecoder libjpeg;
+  feeder::Scratch row;  // of stored planes
 };
 
 namespace {
@@ -71,25 +75,49 @@ feeder::Baseline decode_baseline(feeder_decoder *decoder, const feeder_request &
   return result;
 }
 
+feeder_status decode_into(feeder_decoder *decoder, const feeder_request &request, const feeder_header &header,
+                          feeder::PlaneSink *sink, char *reason) {
+  const bool all = request.stop == FEEDER_LEARN;
+  if (header.one_scan && (all || request.reduction == 1) && !decoder->limits.libjpeg_only) {
+    const feeder::Baseline result = decode_baseline(decoder, request, header, sink);
+    if (result == feeder::Baseline::kDone) return FEEDER_OK;
+    if (result == feeder::Baseline::kNoMemory) return FEEDER_NO_MEMORY;
+  }
+  // Whether all of it is sound shows at any scale.
+  if (all) return decoder->libjpeg.decode(request.data, request.size, header, 8, {}, nullptr, reason);
+  return decoder->libjpeg.decode(request.data, request.size, header, request.reduction, window_of(request), sink,
+                                 reason);
+}
+
 }  // namespace
 
 extern "C" {
 
 feeder_level feeder_best_level(void) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2")) return FEEDER_AVX2;
-  if (__builtin_cpu_supports("sse4.1")) return FEEDER_SSE4;
-#endif
+  for (const feeder_level level : {FEEDER_NEON, FEEDER_AVX2, FEEDER_SSE4}) {
+    if (feeder_has_level(level) != 0) return level;
+  }
   return FEEDER_PLAIN;
 }
 
+int32_t feeder_has_level(feeder_level level) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (level == FEEDER_AVX2) return __builtin_cpu_supports("avx2") ? 1 : 0;
+  if (level == FEEDER_SSE4) return __builtin_cpu_supports("sse4.1") ? 1 : 0;
+#elif defined(__aarch64__)
+  if (level == FEEDER_NEON) return 1;
+#endif
+  return level == FEEDER_PLAIN ? 1 : 0;
+}
+
 const char *feeder_level_name(feeder_level level) {
-  return level == FEEDER_AVX2 ? "avx2" : level == FEEDER_SSE4 ? "sse4" : "plain";
+  constexpr const char *kNames[] = {"plain", "sse4", "avx2", "neon"};
+  return kNames[level];
 }
 
 feeder_decoder *feeder_decoder_new(const feeder_limits *limits, feeder_level level) {
-  if (level > feeder_best_level()) return nullptr;
+  if (feeder_has_level(level) == 0) return nullptr;
   const feeder::Level *loops = &feeder::kPlainLevel;
   const feeder::Planes *planes = &feeder::kPlainPlanes;
 #if defined(__x86_64__)
@@ -101,6 +129,11 @@ feeder_decoder *feeder_decoder_new(const feeder_limits *limits, feeder_level lev
     loops = &feeder::kAvx2Level;
     planes = &feeder::kAvx2Planes;
   }
+#elif defined(__aarch64__)
+  if (level == FEEDER_NEON) {
+    loops = &feeder::kNeonLevel;
+    planes = &feeder::kNeonPlanes;
+  }
 #endif
   return new (std::nothrow) feeder_decoder(*limits, *loops, *planes);
 }
@@ -110,28 +143,27 @@ void feeder_decoder_free(feeder_decoder *decoder) { delete decoder; }
 feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *request, char *reason) {
   reason[0] = '\0';
   if (request->seek_outcome != nullptr) *request->seek_outcome = 0;
+  if (request->planes != nullptr) {
+    decoder->resampler.aim(geometry_of(*request));
+    return feeder::push_stored(*request->planes, window_of(*request), &decoder->row, &decoder->resampler);
+  }
   feeder_header header;
   const feeder_status readable = feeder_read_header(request->data, request->size, &decoder->limits, &header);
   if (readable != FEEDER_OK) return readable;
-  const bool all = request->stop == FEEDER_LEARN;
-  if (!all && (request->x > header.width - request->width || request->y > header.height - request->height)) {
+  if (request->stop != FEEDER_LEARN &&
+      (request->x > header.width - request->width || request->y > header.height - request->height)) {
     return FEEDER_OUTSIDE;
   }
-  Discard discard;
-  feeder::PlaneSink *sink = &discard;
+  if (request->keep != nullptr) {
+    feeder::PlaneStore store(request->keep);
+    return decode_into(decoder, *request, header, &store, reason);
+  }
   if (request->stop == FEEDER_PIXELS) {
     decoder->resampler.aim(geometry_of(*request));
-    sink = &decoder->resampler;
+    return decode_into(decoder, *request, header, &decoder->resampler, reason);
   }
-  if (header.one_scan && (all || request->reduction == 1) && !decoder->limits.libjpeg_only) {
-    const feeder::Baseline result = decode_baseline(decoder, *request, header, sink);
-    if (result == feeder::Baseline::kDone) return FEEDER_OK;
-    if (result == feeder::Baseline::kNoMemory) return FEEDER_NO_MEMORY;
-  }
-  // Whether all of it is sound shows at any scale.
-  if (all) return decoder->libjpeg.decode(request->data, request->size, header, 8, {}, nullptr, reason);
-  return decoder->libjpeg.decode(request->data, request->size, header, request->reduction, window_of(*request), sink,
-                                 reason);
+  Discard discard;
+  return decode_into(decoder, *request, header, &discard, reason);
 }
 
 }  // extern "C"

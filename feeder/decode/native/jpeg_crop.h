@@ -1,4 +1,5 @@
-/* Decodes a window of a JPEG, resamples it and writes it to the caller's memory. Knows no Python.
+/* Decodes a window of a JPEG, resamples it and writes it to the caller's memory; or decodes its planes, which can be
+ * resampled later, to the same pixels. Knows no Python.
  *
  * Ownership: the caller owns everything that it passes in; nothing is kept after a call returns, but the scratch
  * memory inside a feeder_decoder, which grows to what the largest image so far needed.
@@ -24,15 +25,20 @@ typedef enum feeder_status {
   FEEDER_OTHER = 1,
   /* What had to be decoded for the window is damaged; the reason says how. */
   FEEDER_DAMAGED = 2,
-  /* The window is not within the image. */
+  /* The window is not within the image, or not within the planes. */
   FEEDER_OUTSIDE = 3,
   FEEDER_NO_MEMORY = 4
 } feeder_status;
 
-typedef enum feeder_filter { FEEDER_BILINEAR = 0, FEEDER_BICUBIC = 1 } feeder_filter;
+typedef enum feeder_filter {
+  FEEDER_BILINEAR = 0,
+  FEEDER_BICUBIC = 1,    /* A = -0.5 */
+  FEEDER_TF1_BICUBIC = 2 /* TensorFlow 1's resize_bicubic: A = -0.75, pixel centres at whole numbers, edges repeated;
+                          * never antialiases */
+} feeder_filter;
 
-/* Instruction sets for resampling; all give the same pixels. */
-typedef enum feeder_level { FEEDER_PLAIN = 0, FEEDER_SSE4 = 1, FEEDER_AVX2 = 2 } feeder_level;
+/* Instruction sets of the inner loops; all give the same pixels. A machine has FEEDER_PLAIN and others of its own kind. */
+typedef enum feeder_level { FEEDER_PLAIN = 0, FEEDER_SSE4 = 1, FEEDER_AVX2 = 2, FEEDER_NEON = 3 } feeder_level;
 
 /* How far a request is carried out. Measurements stop early; then out is undefined. */
 typedef enum feeder_stop {
@@ -68,9 +74,30 @@ typedef struct feeder_header {
   int32_t one_scan;   /* 1: sequential Huffman coding in one scan, so that a part can be decoded alone */
 } feeder_header;
 
+/* Facts of an image's planes: samples of 8 bits of Y, Cb, Cr, or R, G, B, or luminance, as the file has them. */
+typedef struct feeder_layout {
+  int32_t components;    /* 1 or 3 */
+  int32_t ycc;           /* 1: three components are Y, Cb and Cr */
+  int32_t smooth;        /* 1: chroma is smoothed, as libjpeg does it */
+  int32_t width, height; /* pixels of the whole image, at the scale that it was decoded at */
+  struct {
+    int32_t width, height;            /* samples of the whole plane */
+    int32_t across, down;             /* pixels a sample: 1 to 4 */
+    int32_t left, top, right, bottom; /* samples that are there; right and bottom are behind them */
+  } plane[3];
+} feeder_layout;
+
+typedef struct feeder_planes {
+  feeder_layout layout;
+  uint8_t *samples[3]; /* of each plane, in rows without gaps */
+} feeder_planes;
+
 typedef struct feeder_request {
   const uint8_t *data; /* encoded bytes */
   size_t size;
+  const feeder_planes *planes; /* not NULL: resample these, which were decoded at 1/reduction, and decode nothing */
+  feeder_planes *keep; /* not NULL, and zeroed: gets the planes of the window, and out no pixels; the caller frees
+                        * samples[0], whatever becomes of the request */
   int32_t x, y, width, height; /* window: x, y >= 0; width, height >= 1 */
   int32_t reduction;           /* 1, 2, 4 or 8: decode at 1/reduction and resample from there */
   int32_t flip;                /* 1: mirror left and right */
@@ -89,10 +116,11 @@ typedef struct feeder_request {
 
 typedef struct feeder_decoder feeder_decoder;
 
-/* The highest level that this machine runs. */
+/* The fastest level that this machine runs, and whether it runs a level. */
 feeder_level feeder_best_level(void);
+int32_t feeder_has_level(feeder_level level);
 
-/* "avx2", "sse4", "plain". */
+/* "plain", "sse4", "avx2", "neon". */
 const char *feeder_level_name(feeder_level level);
 
 /* Makes a decoder; NULL when memory is short or the machine lacks the level. */

@@ -27,6 +27,8 @@ extern const Planes kPlainPlanes;
 #if defined(__x86_64__)
 extern const Planes kSse4Planes;
 extern const Planes kAvx2Planes;
+#elif defined(__aarch64__)
+extern const Planes kNeonPlanes;
 #endif
 
 // The plain functions, for levels where a compiler vectorises them well enough.

@@ -48,4 +48,38 @@ inline void to_rows(const typename X::Vector *columns, typename X::Vector *rows0
   *rows23 = X::high32(a, b);
 }
 
+// For vectors of 8 words.
+template <typename X>
+void idct_islow(const int16_t *coefficients, const uint16_t *quant, uint8_t *out, ptrdiff_t stride) {
+  using V = typename X::Vector;
+  V row[8], lower_rows = X::load(coefficients + 8);
+  for (int y = 2; y < 8; ++y) lower_rows = X::either(lower_rows, X::load(coefficients + 8 * y));
+  for (int y = 0; y < 8; ++y) row[y] = X::mullo(X::load(coefficients + 8 * y), X::load(quant + 8 * y));
+  if (X::all_zero(lower_rows)) {
+    row[0] = X::template up16<kDctBetweenBits>(row[0]);
+    for (int y = 1; y < 8; ++y) row[y] = row[0];
+  } else {
+    V left[8], right[8];
+    transform<X, kDctFirstShift>(X::low16(row[0], row[4]), X::low16(row[2], row[6]), X::low16(row[1], row[7]),
+                                 X::low16(row[5], row[3]), left);
+    transform<X, kDctFirstShift>(X::high16(row[0], row[4]), X::high16(row[2], row[6]), X::high16(row[1], row[7]),
+                                 X::high16(row[5], row[3]), right);
+    for (int y = 0; y < 8; ++y) row[y] = X::pack32(left[y], right[y]);
+  }
+  const V order = X::bytes(0, 1, 8, 9, 4, 5, 12, 13, 2, 3, 14, 15, 10, 11, 6, 7);
+  for (int y = 0; y < 8; y += 4, out += 4 * stride) {
+    // Transposes four rows of the pairs of columns 04, 26, 17 and 53.
+    const V row0 = X::shuffle(row[y], order), row1 = X::shuffle(row[y + 1], order);
+    const V row2 = X::shuffle(row[y + 2], order), row3 = X::shuffle(row[y + 3], order);
+    const V upper04_26 = X::low32(row0, row1), upper17_53 = X::high32(row0, row1);
+    const V lower04_26 = X::low32(row2, row3), lower17_53 = X::high32(row2, row3);
+    V column[8], rows01, rows23;
+    transform<X, kDctSecondShift>(X::low64(upper04_26, lower04_26), X::high64(upper04_26, lower04_26),
+                                  X::low64(upper17_53, lower17_53), X::high64(upper17_53, lower17_53), column);
+    to_rows<X>(column, &rows01, &rows23);
+    X::store_halves(out, out + stride, rows01);
+    X::store_halves(out + 2 * stride, out + 3 * stride, rows23);
+  }
+}
+
 }  // namespace feeder

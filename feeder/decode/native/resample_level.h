@@ -53,6 +53,8 @@ extern const Level kPlainLevel;
 #if defined(__x86_64__)
 extern const Level kSse4Level;
 extern const Level kAvx2Level;
+#elif defined(__aarch64__)
+extern const Level kNeonLevel;
 #endif
 
 }  // namespace feeder

@@ -19,6 +19,11 @@ struct Sse4 {
   static Vector load_apart(const int16_t *at, ptrdiff_t) { return load(at); }
   // The first lane, and the next one.
   static void store_apart(uint8_t *first, uint8_t *, Vector value) { store(first, value); }
+  // The first 8 bytes, and the other 8.
+  static void store_halves(uint8_t *first, uint8_t *second, Vector value) {
+    _mm_storeu_si64(first, value);
+    _mm_storeu_si64(second, _mm_unpackhi_epi64(value, value));
+  }
   // kWords bytes.
   static Vector widen(const uint8_t *at) { return _mm_cvtepu8_epi16(_mm_loadu_si64(at)); }
   static Vector words16(int value) { return _mm_set1_epi16(static_cast<int16_t>(value)); }
@@ -28,6 +33,7 @@ struct Sse4 {
   }
   template <typename... Bytes>
   static Vector bytes(Bytes... each) { return _mm_setr_epi8(static_cast<char>(each)...); }
+  static bool all_zero(Vector a) { return _mm_testz_si128(a, a) != 0; }
 
   static Vector add16(Vector a, Vector b) { return _mm_add_epi16(a, b); }
   static Vector sub16(Vector a, Vector b) { return _mm_sub_epi16(a, b); }
@@ -36,10 +42,12 @@ struct Sse4 {
   // Saturating.
   static Vector adds16(Vector a, Vector b) { return _mm_adds_epi16(a, b); }
   static Vector subs16(Vector a, Vector b) { return _mm_subs_epi16(a, b); }
+  static Vector mullo(Vector a, Vector b) { return _mm_mullo_epi16(a, b); }
   // Sums of the products of neighbours.
   static Vector madd(Vector a, Vector b) { return _mm_madd_epi16(a, b); }
   // (a * b + 0x4000) >> 15.
   static Vector mulhrs(Vector a, Vector b) { return _mm_mulhrs_epi16(a, b); }
+  static Vector either(Vector a, Vector b) { return _mm_or_si128(a, b); }
   static Vector flip_bits(Vector a, Vector b) { return _mm_xor_si128(a, b); }
   static Vector to_high(Vector a) { return _mm_slli_epi32(a, 16); }
   template <int bits>

@@ -16,9 +16,42 @@ double cubic(double distance) {
   return 0.0;
 }
 
+// What TensorFlow 1 makes of one output: four pixels around a position without half pixels, which it rounds to 1/1024,
+// in float as it does; a pixel outside of the image is the one at its edge.
+class Tf1Pixels {
+ public:
+  explicit Tf1Pixels(const Axis &axis)
+      : axis_(axis), scale_(static_cast<float>(axis.length) / static_cast<float>(axis.outputs)) {}
+
+  Span weigh(int output, double *weights) const {
+    constexpr int kSteps = 1024;
+    const Span all = axis_.window;
+    // The box begins within a pixel only where the image is reduced.
+    const auto start = static_cast<float>(axis_.box - all.begin);
+    const float position = start + scale_ * static_cast<float>(output);
+    const float whole = std::floor(position);
+    const long step = std::lrint((position - whole) * kSteps);
+    const double near = static_cast<double>(step) / kSteps;
+    const double tap[4] = {outer(1.0 + near), inner(near), inner(1.0 - near), outer(2.0 - near)};
+    const int first = all.begin + static_cast<int>(whole) - 1;
+    const Span span = {std::clamp(first, all.begin, all.end - 1), std::clamp(first + 3, all.begin, all.end - 1) + 1};
+    std::fill(weights, weights + (span.end - span.begin), 0.0);
+    for (int k = 0; k < 4; ++k) weights[std::clamp(first + k, all.begin, all.end - 1) - span.begin] += tap[k];
+    return span;
+  }
+
+ private:
+  static constexpr double kA = -0.75;
+  static double inner(double x) { return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1.0; }
+  static double outer(double x) { return ((kA * x - 5.0 * kA) * x + 8.0 * kA) * x - 4.0 * kA; }
+
+  const Axis axis_;
+  const float scale_;
+};
+
 double radius(feeder_filter filter) { return filter == FEEDER_BILINEAR ? 1.0 : 2.0; }
 
-double stretch(const Axis &axis) { return axis.antialias ? std::max(1.0, axis.length / axis.outputs) : 1.0; }
+double stretch(const Axis &axis) { return axis.antialias && axis.filter != FEEDER_TF1_BICUBIC ? std::max(1.0, axis.length / axis.outputs) : 1.0; }
 
 int most_pixels(const Axis &axis) {
   const int pixels = axis.window.end - axis.window.begin;
@@ -132,6 +165,7 @@ int weigh(const Axis &axis, int bits, double *scratch, Taps *taps, int32_t *weig
   if (axis.filter == FEEDER_BILINEAR) {
     return weigh_all(axis, Pixels<FEEDER_BILINEAR>(axis), bits, scratch, taps, weights);
   }
+  if (axis.filter == FEEDER_TF1_BICUBIC) return weigh_all(axis, Tf1Pixels(axis), bits, scratch, taps, weights);
   return weigh_all(axis, Pixels<FEEDER_BICUBIC>(axis), bits, scratch, taps, weights);
 }
 

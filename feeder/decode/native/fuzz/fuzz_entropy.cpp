@@ -11,8 +11,8 @@ struct Decoders {
   std::vector<feeder_decoder *> all;
 
   Decoders() {
-    for (int level = FEEDER_PLAIN; level <= feeder_best_level(); ++level) {
-      all.push_back(feeder_decoder_new(&fuzz::kLimits, static_cast<feeder_level>(level)));
+    for (const feeder_level level : {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_NEON}) {
+      if (feeder_has_level(level) != 0) all.push_back(feeder_decoder_new(&fuzz::kLimits, level));
     }
     feeder_limits libjpeg = fuzz::kLimits;
     libjpeg.libjpeg_only = 1;
