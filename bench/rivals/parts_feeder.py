@@ -84,7 +84,7 @@ class Stages:
                 self._windows[span],
                 self._flips[span],
                 self._out[: len(images)],
-                False,
+                "bilinear",
                 True,
                 self._reductions[span],
                 self._points.points[span] if seek else None,

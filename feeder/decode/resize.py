@@ -91,7 +91,7 @@ def _taps(start: float, end: float, pixels: int, outputs: int, resample: Resampl
 
 
 def _tf1_taps(start: float, end: float, pixels: int, outputs: int, _: Resample) -> _Taps:
-    """As _taps, in TensorFlow's float32: positions are rounded to 1/1024 of a pixel, edge pixels are repeated."""
+    """As _taps, in TensorFlow's float32: positions are rounded to 1/1024, edge pixels are repeated."""
     scale = np.float32(end - start) / np.float32(outputs)
     centers = np.float32(start) + scale * np.arange(outputs, dtype=np.float32)
     first = np.floor(centers)

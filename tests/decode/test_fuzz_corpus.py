@@ -45,7 +45,7 @@ def test_same_pixels_with_seek_points(images: list[bytes]) -> None:
         out = np.zeros((len(images), 8, 9, 3), np.uint8)
         windows = np.array([window] * len(images), np.int32)
         flips, reductions = np.zeros(len(images), np.bool_), np.ones(len(images), np.uint8)
-        verdicts = kernel.decode(images, windows, flips, out, False, True, reductions, *seek)
+        verdicts = kernel.decode(images, windows, flips, out, "bilinear", True, reductions, *seek)
         out[[verdict is not None for verdict in verdicts]] = 0
         return out, verdicts
 

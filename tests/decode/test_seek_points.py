@@ -30,7 +30,7 @@ def decode(native, images, windows, seek=None, size=(24, 31)):
         np.array(windows, np.int32),
         np.zeros(count, np.bool_),
         out,
-        False,
+        "bilinear",
         True,
         np.ones(count, np.uint8),
         seek,
