@@ -29,7 +29,7 @@ void SeekGrid::set(int columns, int rows) noexcept {
   columns_ = columns;
   rows_ = rows;
   row_step_ = (rows + kMaxPoints) / (kMaxPoints + 1);
-  per_row_ = row_step_ > 1 ? 1 : std::min((kMaxPoints + 1) / rows, columns);
+  per_row_ = row_step_ > 1 ? 1 : std::clamp(columns / 2, 1, (kMaxPoints + 1) / rows);
   stored_ = (rows + row_step_ - 1) / row_step_ * per_row_ - 1;
 }
 

@@ -33,7 +33,8 @@ class SeekGrid {
   int at_or_before(int mcu) const;
 
  private:
-  int column(int place) const { return columns_ * place / per_row_; }
+  // In the left half of a row: that is where most windows begin.
+  int column(int place) const { return columns_ * place / (2 * per_row_); }
 
   int columns_ = 1, rows_ = 1;
   int row_step_ = 1;  // rows from one with points to the next
