@@ -8,6 +8,7 @@ values, one after another with their lengths (PLAIN), or numbers of values in th
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from feeder.records.encodings import BadPage, rle_hybrid, thrift_struct, varint
 from feeder.records.snappy import NotSeparable, SnappyBlocks
-from feeder.records.stream import MAX_RECORD_BYTES, Window, open_window
+from feeder.records.stream import MAX_RECORD_BYTES, READ_BYTES, Window, open_window
 from feeder.records.unpack import Garbled, unpack_page
 
 __all__ = ["Chunk", "Value", "values"]
@@ -154,6 +155,8 @@ def values(
             body_at = window.position
             if stored > chunk.stop - body_at:
                 raise BadPage(f"is {stored} bytes long, {chunk.stop - body_at} are there")
+            if header.get(4) is not None:
+                _check_crc(open_window(fd, path, start=body_at, stop=body_at + stored), header[4])
             if kind == _DICTIONARY:
                 about = _sub(header, 7)
                 if dictionary is not None or seen:
@@ -279,6 +282,16 @@ def _parsed(
     data = _Plain(window, stored).take(stored).tobytes()
     skipped = varint(data, 0)[1] if codec == "SNAPPY" else 0
     return parse(_Whole(start + skipped, data[skipped:], unpacked, codec))
+
+
+def _check_crc(window: Window, stated: object) -> None:
+    """Compares all of a window with the checksum that a page header may state: the crc32 of zip files."""
+    crc = 0
+    while there := window.have(READ_BYTES):
+        crc = zlib.crc32(window.view[window.lo : window.lo + there], crc)
+        window.lo += there
+    if not isinstance(stated, int) or crc != stated & 0xFFFFFFFF:
+        raise BadPage(f"has the crc32 {crc:08x}, which is not what its header says")
 
 
 def _value(body: _Body) -> Value:

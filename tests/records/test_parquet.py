@@ -228,6 +228,33 @@ def test_a_damaged_page_costs_its_row_group_and_is_named(tmp_path: Path, codec: 
             dataset.read(20)
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_checksums_of_pages_are_believed_where_there_are_any(
+    tmp_path: Path, codec: str, version: str
+) -> None:
+    path = tmp_path / "shard"
+    pq.write_table(
+        table(60, 400_000),
+        path,
+        compression=codec,
+        data_page_version=version,
+        write_page_checksum=True,
+        row_group_size=20,
+    )
+    whole = path.read_bytes()
+    check(path, 60, 400_000)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    hurt = bytearray(whole)
+    start = column.dictionary_page_offset or column.data_page_offset
+    hurt[start + column.total_compressed_size // 2] ^= 1  # in an image
+    path.write_bytes(hurt)
+    with Dataset.open("parquet", [str(path)]) as dataset:
+        assert 0 < dataset.bad <= 20
+        with pytest.raises(BadRecord, match=r"has the crc32 .*not what its header says"):
+            dataset.read(39)
+
+
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_flipped_bit_gives_the_right_image_or_an_error(
