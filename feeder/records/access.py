@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -120,6 +121,11 @@ class PageCache:
             while self._used > self._limit:
                 self._used -= len(self._pages.popitem(last=False)[1])
 
+    def drop(self, key: tuple[Path, int]) -> None:
+        """Forgets a page."""
+        with self._lock:
+            self._used -= len(self._pages.pop(key, b""))
+
 
 class _Packed(_Ranges):
     """A Parquet file with compressed pages.
@@ -145,18 +151,19 @@ class _Packed(_Ranges):
             return bytes(page[start : start + size]), count
         key = (self._path, self._offset[index])
         count = 0
-        page_or_none = self._cache.get(key)
-        if page_or_none is None:
-            if unpacked > LARGE_PAGE_BYTES:
-                with self._cache.large:
-                    page_or_none = self._cache.get(key)
-                    if page_or_none is None:
-                        page_or_none, count = self._unpack(fd, index, unpacked)
-                        self._cache.put(key, page_or_none)
-            else:
-                page_or_none, count = self._unpack(fd, index, unpacked)
-                self._cache.put(key, page_or_none)
-        return bytes(page_or_none[start : start + size]), count
+        kept = self._cache.get(key)
+        if kept is None:
+            with self._cache.large if unpacked > LARGE_PAGE_BYTES else contextlib.nullcontext():
+                kept = self._cache.get(key)  # perhaps it came while we waited
+                if kept is None:
+                    kept, count = self._unpack(fd, index, unpacked)
+                    self._cache.put(key, kept)
+        return bytes(kept[start : start + size]), count
+
+    def check(self, index: int) -> bool:
+        # What is wrong may be wrong in the cache alone.
+        self._cache.drop((self._path, self._offset[index]))
+        return super().check(index)
 
     def _unpack(self, fd: int, index: int, unpacked: int) -> tuple[memoryview, int]:
         stored = _read_range(self._path, fd, self._offset[index], self._length[index])

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import BadRecord, BadShard, ConfigError
-from feeder.records import Dataset, RecordKeys
+from feeder.records import Dataset, RecordKeys, access
 from feeder.records.access import PageCache
 from feeder.records.encodings import BadPage, rle_hybrid, thrift_struct
 from feeder.records.formats import build_index
@@ -111,6 +111,26 @@ def test_other_codecs_cost_a_page_which_is_kept(tmp_path: Path) -> None:
         for number in random.Random(1).choices(range(200), k=100):
             assert bytes(dataset.read(number).image) == image(number, 100_000)
         assert dataset.bytes_read <= size + 100 * 100_000
+
+
+def test_bytes_hurt_on_the_way_into_the_cache_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shard"
+    pq.write_table(table(200, 10_000), path, compression="zstd", use_dictionary=False)
+    real, calls = access.unpack_page, []
+
+    def hurt_first(stored: bytes, unpacked: int, codec: str) -> memoryview:
+        page = real(stored, unpacked, codec)
+        calls.append(unpacked)
+        return memoryview(bytes(len(page))) if len(calls) == 1 else page
+
+    monkeypatch.setattr(access, "unpack_page", hurt_first)
+    with Dataset.open("parquet", [str(path)]) as dataset:
+        assert [bytes(dataset.read(number).image) for number in range(200)] == [
+            image(number, 10_000) for number in range(200)
+        ]
+    assert len(calls) == 2  # one page, and once more
 
 
 def test_the_cache_of_pages_is_bounded() -> None:
