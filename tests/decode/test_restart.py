@@ -23,7 +23,7 @@ def decode():
             out = np.zeros((count, window[3], window[2], 3), np.uint8)
             windows = np.array([window] * count, np.int32)
             verdicts = one.decode(
-                images, windows, np.zeros(count, np.bool_), out, False, True, np.ones(count, np.uint8)
+                images, windows, np.zeros(count, np.bool_), out, "bilinear", True, np.ones(count, np.uint8)
             )
             results.append((out, verdicts))
         return results

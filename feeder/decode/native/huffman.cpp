@@ -7,16 +7,10 @@
 #include <emmintrin.h>
 #endif
 
+#include "huffman_entries.h"
+
 namespace feeder {
 namespace {
-
-// Entries with one symbol are built first, in 32 bits:
-//   bits 0 to 7    bits to take
-//   bits 8 to 14   zeros and one: how far an AC coefficient is from the one before
-//   bit 15         with bits to take: the end of the block; without: the code or its value is too long for the table
-//   bits 16 to 31  value; if only that is too long: length of the code in bits 16 to 23, symbol behind
-constexpr uint32_t kUnusual = 0x8000;
-constexpr uint32_t kBad = 0xFFFF0000U | kUnusual;
 
 // In a running sum of entries, bits 8 to 14 are 1 + position, so that bit 14 is set by the last position, behind which
 // a block has no end code, and bit 15 by every unusual entry.
@@ -30,21 +24,11 @@ constexpr uint8_t kPlaces[kFull + 1] = {
     48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15,
     23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-constexpr uint32_t make_entry(int32_t value, uint32_t advance, uint32_t length) {
-  return static_cast<uint32_t>(value) << 16 | advance << 8 | length;
-}
-
-// The value whose `size` extra bits are `bits`.
-constexpr int32_t extend(uint32_t bits, uint32_t size) {
-  const auto value = static_cast<int32_t>(bits);
-  const int32_t negative = (value - (1 << size >> 1)) >> 31;  // all ones; no branch, which would be a coin toss
-  return value + (negative & (1 - (1 << size)));
-}
-
 // Sets a block to zero. As memset, gcc makes a loop of it that it does not unroll.
 [[gnu::always_inline]] inline void clear(int16_t *block) {
 #if defined(__SSE2__)
-  for (int i = 0; i < kBlockSamples; i += 8) _mm_storeu_si128(reinterpret_cast<__m128i *>(block + i), _mm_setzero_si128());
+  const __m128i zero = _mm_setzero_si128();
+  for (int i = 0; i < kBlockSamples; i += 8) _mm_storeu_si128(reinterpret_cast<__m128i *>(block + i), zero);
 #else
   std::memset(block, 0, kBlockSamples * sizeof *block);
 #endif
@@ -57,93 +41,6 @@ uint64_t load_big_endian(const uint8_t *at) {
   value = __builtin_bswap64(value);
 #endif
   return value;
-}
-
-// Entries of all data that begins with one code: `free` more bits of the index follow it.
-uint32_t *fill_code(uint32_t *entry, uint32_t symbol, uint32_t length, uint32_t free, bool dc) {
-  const uint32_t size = symbol & 15, run = dc ? 0 : symbol >> 4;
-  if (size == 0) {
-    const bool zeros = dc || run == 15;
-    std::fill(entry, entry + (size_t{1} << free), zeros ? make_entry(0, run + 1, length) : kUnusual | length);
-    return entry + (size_t{1} << free);
-  }
-  if (size > free) {
-    std::fill(entry, entry + (size_t{1} << free), symbol << 24 | length << 16 | kUnusual);
-    return entry + (size_t{1} << free);
-  }
-  const uint32_t repeats = 1U << (free - size);
-  const int32_t half = 1 << (size - 1);
-  const uint32_t step = 1U << 16;
-  uint32_t value = make_entry(1 - 2 * half, run + 1, length + size);
-  for (int part = 0; part < 2; ++part) {
-    for (int32_t i = 0; i < half; ++i, value += step) {
-      for (uint32_t k = 0; k < repeats; ++k) *entry++ = value;
-    }
-    value = make_entry(half, run + 1, length + size);
-  }
-  return entry;
-}
-
-// The entry of one symbol whose value has extra bits, behind a code of known length.
-inline uint32_t value_entry(uint32_t symbol, uint32_t length, uint64_t window, bool dc) {
-  const uint32_t size = symbol & 15, run = dc ? 0 : symbol >> 4;
-  return make_entry(extend(static_cast<uint32_t>(window << length >> (64 - size)), size), run + 1, length + size);
-}
-
-// The entry of one symbol, for a code that is longer than `shorter` bits.
-[[gnu::noinline]] uint32_t long_entry(const LongCodes &codes, uint32_t shorter, uint64_t window, bool dc) {
-  const auto code = static_cast<uint32_t>(window >> 48);
-  uint32_t length = shorter + 1;
-  while (length <= 16 && code >= codes.limits[length]) ++length;
-  if (length > 16) return kBad;
-  const uint32_t symbol = codes.symbols[static_cast<int32_t>(code >> (16 - length)) + codes.offsets[length]];
-  if ((symbol & 15) != 0) return value_entry(symbol, length, window, dc);
-  if (dc) return make_entry(0, 1, length);
-  return symbol >> 4 == 15 ? make_entry(0, 16, length) : kUnusual | length;
-}
-
-// Fills 1 << bits entries of one symbol each, and *codes.
-bool build_singles(const CodeLengths &lengths, uint32_t bits, bool dc, uint32_t *entries, LongCodes *codes) {
-  uint32_t code = 0;
-  int32_t index = 0;
-  uint32_t *entry = entries;
-  codes->symbols = lengths.symbols;
-  codes->limits[0] = 0;
-  for (uint32_t length = 1; length <= 16; ++length) {
-    const int32_t count = lengths.counts[length - 1];
-    codes->offsets[length] = index - static_cast<int32_t>(code);
-    for (int32_t i = 0; i < count; ++i, ++index, ++code) {
-      const uint32_t symbol = lengths.symbols[index];
-      if (dc && symbol > 15) return false;
-      // A code too many, or of ones only.
-      if (code + 1 >= 1U << length) return false;
-      if (length <= bits) entry = fill_code(entry, symbol, length, bits - length, dc);
-    }
-    codes->limits[length] = code << (16 - length);
-    code <<= 1;
-  }
-  std::fill(entry, entries + (size_t{1} << bits), kUnusual);
-  return true;
-}
-
-// The entry of one symbol, and what a second symbol adds to it.
-constexpr uint64_t widen(uint32_t first) {
-  return static_cast<uint64_t>(first & 0xFFFF0000U) << 32 | (first & 0xFF) << 24 | (first & 0xFFFF);
-}
-constexpr uint64_t widen_second(uint32_t second) {
-  return static_cast<uint64_t>(second >> 16) << 32 | (second << 8 & 0x7F0000) | (second & 0xFFFF);
-}
-
-// The entry of an end of block, or of a long code, alone.
-constexpr uint64_t widen_unusual(uint32_t entry) {
-  return static_cast<uint64_t>(entry >> 16) << 32 | 0xFF0000 | (entry & 0xFFFF);
-}
-
-// The entry of one symbol that the table cannot tell; lengths up to 31. known is what the table says: the length of the
-// code and the symbol, or 0.
-template <int bits>
-inline uint32_t find_entry(uint32_t known, const LongCodes &codes, uint64_t window, bool dc) {
-  return known != 0 ? value_entry(known >> 8, known & 0xFF, window, dc) : long_entry(codes, bits, window, dc);
 }
 
 // The registers of a reader, while they are in registers.
@@ -429,34 +326,6 @@ int finish_either(EntropyReader *first, EntropyReader *second) noexcept {
   a.save(first);
   b.save(second);
   return step == Step::kRunDone ? which : -1;
-}
-
-bool DcTable::build(const CodeLengths &lengths) noexcept {
-  return build_singles(lengths, kDcBits, true, entries, &codes);
-}
-
-bool AcTable::build(const CodeLengths &lengths) noexcept {
-  constexpr uint32_t kSize = 1 << kAcBits;
-  uint32_t singles[kSize];
-  if (!build_singles(lengths, kAcBits, false, singles, &codes)) return false;
-  uint64_t *entry = entries;
-  for (uint32_t i = 0; i < kSize;) {
-    const uint32_t first = singles[i], taken = first & 0xFF;
-    if ((first & kUnusual) != 0) {
-      *entry++ = widen_unusual(first);
-      ++i;
-      continue;
-    }
-    // All that begins with the first symbol: the second counts when all of its bits are there.
-    const uint64_t alone = widen(first);
-    for (uint32_t behind = 0; behind < kSize; behind += 1U << taken) {
-      const uint32_t second = singles[behind];
-      const bool whole = (second & 0xFF) - 1 < kAcBits - taken;
-      *entry++ = alone + (whole ? widen_second(second) : 0);
-    }
-    i += kSize >> taken;
-  }
-  return true;
 }
 
 void EntropyReader::begin(const McuPlan *mcu, const uint8_t *data, size_t size, uint32_t bit) noexcept {

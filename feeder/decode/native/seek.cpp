@@ -67,7 +67,8 @@ bool SeekPoints::read(const uint8_t *stored) noexcept {
     bits >>= kPositionBits;
     for (int32_t &prediction : point.predictions) {
       // Sign and value of the lowest bits.
-      prediction = static_cast<int32_t>(static_cast<uint32_t>(bits) << (32 - kPredictionBits)) >> (32 - kPredictionBits);
+      constexpr int kAbove = 32 - kPredictionBits;
+      prediction = static_cast<int32_t>(static_cast<uint32_t>(bits) << kAbove) >> kAbove;
       bits >>= kPredictionBits;
     }
   }
