@@ -1,9 +1,9 @@
 """The whole service: a worker and a client, each a process, over TCP loopback, on all cores that may be used.
 
-Beside it the same chunks made inside the consumer's process, which no service can beat, and tf.data service
-on the same shards. All batches are 64 images, uint8, in the consumer's memory. Every round opens a new stream
-and throws its first batches away: what was made ahead is not timed, and nobody works while others are
-measured.
+Beside it the same chunks made inside the consumer's process, which no service can beat, both without seek
+points and with those that a first epoch leaves; and tf.data service on the same shards. All batches are 64
+images, uint8, in the consumer's memory. Every round opens a new stream and throws its first batches away: what
+was made ahead is not timed, and nobody works while others are measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,12 @@ WARM_UP_BATCHES = 12
 the timed batches are made while the clock runs."""
 
 SHARDS = 8
+INDEXES = "indexes"
 WORKER_READY_S = 60.0
 READY_LINE = "feeder worker listening on "
 
 FEEDER, IN_PROCESS, TFDATA = "feeder", "feeder in-process", "tf.data service"
+SEEK_FEEDER, SEEK_IN_PROCESS = f"{FEEDER} (seek points)", f"{IN_PROCESS} (seek points)"
 
 MOST_BRIGHTNESS_APART = 25.0
 """Levels between the means of two batches. tf.data service draws other windows of other records, so that only
@@ -63,6 +65,7 @@ class ServiceRound(harness.Round):
 class Job:
     """What all contestants are given; see `run`."""
 
+    place: Path
     shards: list[str]
     size: int
     threads: int
@@ -122,10 +125,17 @@ def run(
     cores = sorted(os.sched_getaffinity(0))
     left_out: dict[str, ContestantFailed] = {}
     with contextlib.ExitStack() as stack:
-        job = Job(_shards(folder, shards, stack), size, threads or len(cores), batches, cores)
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
+        paths = _shards(folder, shards, place)
+        job = Job(place, paths, size, threads or len(cores), batches, cores)
         tables.progress("checking feeder")
-        parties = {FEEDER: _feeder(job, stack), IN_PROCESS: _in_process(job, stack)}
-        brightness = _check_feeder(parties[FEEDER].consumer, parties[IN_PROCESS].consumer, size)
+        parties = {
+            FEEDER: _feeder(FEEDER, job, "off", stack),
+            IN_PROCESS: _in_process(IN_PROCESS, job, "off", stack),
+            SEEK_FEEDER: _feeder(SEEK_FEEDER, job, "use", stack),
+            SEEK_IN_PROCESS: _in_process(SEEK_IN_PROCESS, job, "use", stack),
+        }
+        brightness = _check_feeder(*(party.consumer for party in parties.values()), size=size)
         if rivals:
             tables.progress(f"checking {TFDATA}")
             try:
@@ -157,7 +167,7 @@ def run(
         "shard_bytes": shard_bytes,
     }
     rows = [
-        harness.contestant_row(head["run"], name, results[FEEDER], theirs)
+        harness.contestant_row(head["run"], name, results[FEEDER], theirs, results[SEEK_FEEDER])
         | {
             "consumer_cpu_us_per_image": harness.Spread.of(
                 [1e6 * one.consumer_cpu_seconds / one.images for one in theirs]
@@ -179,7 +189,7 @@ def run(
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The comparisons that decide: with the in-process ceiling, and with tf.data service.
+    """The comparisons that decide, like with like: with the in-process ceiling, and with tf.data service.
 
     Args:
         rows: of one run.
@@ -187,27 +197,38 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     Returns:
         comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
     """
-    named = {IN_PROCESS: "the same kernel in-process", TFDATA: "tf.data service without compression"}
+    named: dict[str, dict[str, Literal["feeder", "seek"]]] = {
+        IN_PROCESS: {"the same kernel in-process": "feeder"},
+        SEEK_IN_PROCESS: {"the same kernel in-process, with seek points": "seek"},
+        TFDATA: {
+            "tf.data service without compression": "feeder",
+            "tf.data service without compression, with seek points": "seek",
+        },
+    }
     return {
-        named[row["contestant"]]: harness.comparison(row)
+        comparison: harness.comparison(row, prefix)
         for row in rows
-        if row["kind"] == "contestant" and row["contestant"] in named
+        if row["kind"] == "contestant"
+        for comparison, prefix in named.get(row["contestant"], {}).items()
     }
 
 
-def _shards(folder: Path | None, pattern: str | None, stack: contextlib.ExitStack) -> list[str]:
-    """Paths of the shards; those made of a folder are gone when the stack closes."""
+def _shards(folder: Path | None, pattern: str | None, place: Path) -> list[str]:
+    """Paths of the shards; those made of a folder lie in `place`, as do indexes and seek points of all."""
+    from feeder.cli.learn import learn
+    from feeder.records import Dataset
+
     if pattern is None:
         from feeder.records.pack import pack
 
         assert folder is not None
         jpeg_files(folder)  # says it in this command's words if there is none
-        pattern = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-"))
+        pattern = str(place / "shards")
         tables.progress("packing")
         pack(folder, Path(pattern), shards=SHARDS, seed=0)
-    from feeder.records import Dataset
-
-    with Dataset.open("bench", [pattern]) as dataset:
+    with Dataset.open("bench", [pattern], index_dir=place / INDEXES, seek="learn") as dataset:
+        tables.progress("learning seek points")
+        learn(dataset)
         return [str(Path(shard.path).resolve()) for shard in dataset.shards]
 
 
@@ -215,25 +236,33 @@ def _flags(job: Job, variant: str) -> list[str]:
     return ["--cores", ",".join(map(str, job.cores)), "--variant", variant]
 
 
-def _load(consumer: Contestant, job: Job, target: str) -> None:
-    consumer.load(shards=job.shards, size=job.size, batch=BATCH, threads=job.threads, target=target)
+def _load(consumer: Contestant, job: Job, target: str, seek: str = "off") -> None:
+    consumer.load(
+        shards=job.shards,
+        indexes=str(job.place / INDEXES),
+        seek=seek,
+        size=job.size,
+        batch=BATCH,
+        threads=job.threads,
+        target=target,
+    )
 
 
-def _feeder(job: Job, stack: contextlib.ExitStack) -> Party:
+def _feeder(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
     command = [sys.executable, "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
-    command += ["--threads", str(job.threads)]
+    command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
     command += [f"--dataset=bench={shard}" for shard in job.shards]
     worker = stack.enter_context(Process("feeder worker", command))
     stack.callback(worker.terminate)
     line = worker.read_line("start", WORKER_READY_S).decode()
-    consumer = stack.enter_context(rival(FEEDER, None, "service_feeder.py", *_flags(job, "client")))
+    consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "client")))
     _load(consumer, job, line.removeprefix(READY_LINE))
     return Party(consumer, [worker])
 
 
-def _in_process(job: Job, stack: contextlib.ExitStack) -> Party:
-    consumer = stack.enter_context(rival(IN_PROCESS, None, "service_feeder.py", *_flags(job, "in-process")))
-    _load(consumer, job, "")
+def _in_process(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
+    consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "in-process")))
+    _load(consumer, job, "", seek)
     return Party(consumer)
 
 
@@ -260,13 +289,14 @@ def _first_batch(consumer: Contestant, size: int) -> tuple[npt.NDArray[np.uint8]
     return images, labels
 
 
-def _check_feeder(client: Contestant, in_process: Contestant, size: int) -> float:
-    """That both make the same first batch; returns its mean in levels."""
-    images, labels = _first_batch(client, size)
-    wanted, wanted_labels = _first_batch(in_process, size)
-    if labels != wanted_labels or not np.array_equal(images, wanted):
-        raise ContestantFailed(f"{client.name}: its first batch is not what is made in-process")
-    return float(images.mean())
+def _check_feeder(first: Contestant, *others: Contestant, size: int) -> float:
+    """That all make the same first batch; returns its mean in levels."""
+    wanted, wanted_labels = _first_batch(first, size)
+    for other in others:
+        images, labels = _first_batch(other, size)
+        if labels != wanted_labels or not np.array_equal(images, wanted):
+            raise ContestantFailed(f"{other.name}: its first batch is not that of {first.name}")
+    return float(wanted.mean())
 
 
 def _check_rival(consumer: Contestant, brightness: float, size: int) -> None:

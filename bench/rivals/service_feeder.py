@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from protocol import arguments, serve, versions
 
 VARIANTS = ("client", "in-process")
 
-CHUNK_IMAGES = 16
+CHUNK_IMAGES = 32
+"""As many as feeder's client asks for at a time."""
+
 READY_BATCHES = 4
 """As many as feeder's client keeps by default."""
 
@@ -29,7 +32,7 @@ class _Source(ABC):
     note = ""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: shards, size, batch, threads, target."""
+        """Keeps the request: shards, indexes, seek, size, batch, threads, target."""
         self.request = request
         return {
             "note": f"{self.note}; {self.decoder()}",
@@ -120,7 +123,9 @@ class InProcess(_Source):
         decoder = open_decoder(request["threads"])
         try:
             with (
-                Dataset.open(DATASET, request["shards"]) as dataset,
+                Dataset.open(
+                    DATASET, request["shards"], index_dir=Path(request["indexes"]), seek=request["seek"]
+                ) as dataset,
                 # One more than decode, so that the decoder has its next chunk while one is fetched.
                 ThreadPoolExecutor(request["threads"] + 1) as pool,
             ):

@@ -15,7 +15,9 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
     code = bench_service.run(
         folder=folder, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
     )
-    head, service, ceiling, left_out, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    head, service, ceiling, seeking, seeking_ceiling, left_out, summary = map(
+        json.loads, capsys.readouterr().out.splitlines()
+    )
     assert code == 0
     assert (head["bench"], head["shards"], head["batches"]) == ("service", bench_service.SHARDS, 2)
     assert service["contestant"] == "feeder"
@@ -24,7 +26,12 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
     assert ceiling["contestant"] == "feeder in-process"
     assert left_out["contestant"] == "tf.data service"
     assert "make rivals" in left_out["reason"]
-    assert list(summary["compared"]) == ["the same kernel in-process"]
-    assert summary["compared"]["the same kernel in-process"]["ratio"] == pytest.approx(
-        ceiling["feeder_times_faster"]["median"]
-    )
+    assert seeking["contestant"] == "feeder (seek points)"
+    assert seeking["seek_times_faster"]["median"] == 1
+    assert list(summary["compared"]) == [
+        "the same kernel in-process",
+        "the same kernel in-process, with seek points",
+    ]
+    ratios = [comparison["ratio"] for comparison in summary["compared"].values()]
+    assert ratios[0] == pytest.approx(ceiling["feeder_times_faster"]["median"])
+    assert ratios[1] == pytest.approx(seeking_ceiling["seek_times_faster"]["median"])
