@@ -2,8 +2,8 @@
 
 Beside it the same chunks made inside the consumer's process, which no service can beat, both without seek
 points and with those that a first epoch leaves; and tf.data service on the same shards. All batches are 64
-images, uint8, in the consumer's memory. Every round opens a new stream and throws its first batches away: what
-was made ahead is not timed, and nobody works while others are measured.
+images, uint8, in the consumer's memory. Every round opens a new stream and throws its first batches away:
+what was made ahead is not timed, and nobody works while others are measured.
 """
 
 from __future__ import annotations
