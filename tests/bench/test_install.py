@@ -19,11 +19,12 @@ def test_the_folder_is_where_contestants_are_looked_for(installer):
     assert installer["FOLDER"] == RIVALS_FOLDER
 
 
-def test_an_environment_is_made_once(installer, tmp_path):
+def test_an_environment_that_is_there_is_kept(installer, tmp_path):
+    ready = tmp_path / "only" / installer["READY"]
+    ready.parent.mkdir()
+    ready.write_text("pip\n")
     assert installer["install"]("only", tmp_path) is None
-    (tmp_path / "only" / "kept").touch()
-    assert installer["install"]("only", tmp_path) is None
-    assert (tmp_path / "only" / "kept").exists()
+    assert ready.exists()
 
 
 def test_one_that_does_not_run_here_is_gone_and_says_what_it_needs(installer, tmp_path):
