@@ -124,6 +124,9 @@ def test_planes_that_cannot_be_are_refused(kernels, picture, encode):
     assert resample(facts, (8, 6, 20, 10)) == [None]
     for window in ((6, 6, 20, 10), (8, 2, 20, 10), (8, 6, 24, 10), (8, 6, 20, 16), (30, 6, 20, 10)):
         assert resample(facts, window) == [(3, "")], window
+    most = 2**31 - 1
+    for window in ((most, 6, 20, 10), (8, most, 20, 10), (8, 6, most, 10), (8, 6, 20, most), (most,) * 4):
+        assert resample(facts, window) == [(3, "")], window
     for index in range(29):
         for value in (-1, 0, 5, 2**31 - 1):
             changed = facts.copy()

@@ -144,6 +144,8 @@ feeder_status feeder_decode(feeder_decoder *decoder, const feeder_request *reque
   reason[0] = '\0';
   if (request->seek_outcome != nullptr) *request->seek_outcome = 0;
   if (request->planes != nullptr) {
+    constexpr int32_t kMaxSide = 65535;  // of any image; sums of what is larger may not fit
+    if (request->x > kMaxSide - request->width || request->y > kMaxSide - request->height) return FEEDER_OUTSIDE;
     decoder->resampler.aim(geometry_of(*request));
     return feeder::push_stored(*request->planes, window_of(*request), &decoder->row, &decoder->resampler);
   }
