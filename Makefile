@@ -45,7 +45,7 @@ test: $(VENV)/dev/.ready $(if $(TORCH),$(VENV)/dev/.torch)  ## the whole suite, 
 soak: $(VENV)/dev/.ready  ## proofs that take long: memory over epochs, thousands of damaged images
 	$(VENV)/dev/bin/pytest -m soak --timeout 3600
 
-fuzz: $(VENV)/dev/.ready  ## libFuzzer on the native kernel under ASan and UBSan, a minute for each target; SECONDS=600 for longer, TARGETS=header for some
+fuzz: $(VENV)/dev/.ready  ## libFuzzer on the native kernel, a minute for each target; SECONDS=600 for longer, TARGETS=seek for one
 	@command -v clang++ >/dev/null || { echo 'make fuzz needs clang and its run-time libraries: apt-get install clang libclang-rt-dev' >&2; exit 1; }
 	$(VENV)/dev/bin/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/dev/bin/ninja -DCMAKE_CXX_COMPILER=clang++ -DFEEDER_FUZZ=ON
 	$(VENV)/dev/bin/cmake --build build/fuzz

@@ -1,6 +1,7 @@
 // Resampling of any planes, windows, boxes and sizes that the input's first bytes choose; the others are the samples.
-// Every instruction set gives the same pixels, and these are near to those of slow arithmetic in double precision: as
-// near as the rounding of weights and products allows at worst.
+// - Every instruction set gives the same pixels, and these are near to those of slow arithmetic in double precision: as
+//   near as the rounding of weights and products allows at worst.
+// - Planes in memory give them too; facts of planes that are no image's are refused, or do no harm.
 
 #include <algorithm>
 #include <cmath>
@@ -38,6 +39,7 @@ struct Case {
   int rows_together;  // of the component with the fewest
   bool in_turns;
   int given_up;       // rows that a first decoder pushed
+  int fact, lie;      // which fact of stored planes is another, and which one
   const uint8_t *texture;
   size_t texture_size;
 
@@ -93,12 +95,14 @@ Case choose(const uint8_t *data, size_t size) {
   const int settings = choices.byte();
   geometry.out_width = choices.byte() % 70 + 1;
   geometry.out_height = choices.byte() % 70 + 1;
-  geometry.filter = (settings & 1) != 0 ? FEEDER_BICUBIC : FEEDER_BILINEAR;
+  geometry.filter = (fine & 64) != 0 ? FEEDER_TF1_BICUBIC : (settings & 1) != 0 ? FEEDER_BICUBIC : FEEDER_BILINEAR;
   geometry.flip = (settings & 2) != 0;
   geometry.antialias = (settings & 12) != 0;
   chosen.in_turns = (settings & 16) != 0;
   chosen.given_up = settings >> 5;
   chosen.rows_together = 1 << (fine >> 1 & 3);
+  chosen.fact = choices.byte();
+  chosen.lie = choices.byte();
   feeder::set_regions(window, &chosen.layout);
   chosen.texture = data + std::min(size, fuzz::kChoices);
   chosen.texture_size = size - std::min(size, fuzz::kChoices);
@@ -169,27 +173,48 @@ struct Axis {
   double gain = 1;   // largest sum of absolute weights
 };
 
+// Pillow counts pixels whose centres are within the support, rounded.
+Axis::Output weigh_output(double center, int pixels, double stretch, feeder_filter filter) {
+  const double support = (filter == FEEDER_BILINEAR ? 1.0 : 2.0) * stretch;
+  const int first = std::max(0, static_cast<int>(center - support + 0.5));
+  const int last = std::max(first + 1, std::min(pixels, static_cast<int>(center + support + 0.5)));
+  Axis::Output output = {first, {}};
+  for (int x = first; x < last; ++x) output.weights.push_back(filter_at(filter, (x + 0.5 - center) / stretch));
+  const double total = std::accumulate(output.weights.begin(), output.weights.end(), 0.0);
+  if (total == 0) output.weights[0] = 1;
+  for (double &weight : output.weights) weight /= total == 0 ? 1 : total;
+  return output;
+}
+
+// TensorFlow 1 takes four pixels around a position that is a float, rounded to 1/1024, and repeats the edges.
+Axis::Output weigh_tf1_output(float position, int pixels) {
+  const float whole = std::floor(position);
+  const double part = static_cast<double>(std::lrint((position - whole) * 1024)) / 1024;
+  Axis::Output output = {0, Doubles(static_cast<size_t>(pixels))};
+  for (int tap = -1; tap <= 2; ++tap) {
+    const double x = std::fabs(part - tap);
+    const double weight = x <= 1 ? 1.25 * x * x * x - 2.25 * x * x + 1 : -0.75 * x * x * x + 3.75 * x * x - 6 * x + 3;
+    output.weights[static_cast<size_t>(std::clamp(static_cast<int>(whole) + tap, 0, pixels - 1))] += weight;
+  }
+  return output;
+}
+
 Axis weigh(double box, double length, int begin, int end, int outputs, const feeder::Geometry &geometry) {
   Axis axis;
   axis.pixels = end - begin;
   const double scale = length / outputs, stretch = geometry.antialias ? std::max(1.0, scale) : 1.0;
-  const double support = (geometry.filter == FEEDER_BILINEAR ? 1.0 : 2.0) * stretch;
+  const float scale_tf1 = static_cast<float>(length) / static_cast<float>(outputs);
   for (int i = 0; i < outputs; ++i) {
-    const double center = box - begin + (i + 0.5) * scale;
-    // Pillow counts pixels whose centres are within the support, rounded.
-    const int first = std::max(0, static_cast<int>(center - support + 0.5));
-    const int last = std::max(first + 1, std::min(axis.pixels, static_cast<int>(center + support + 0.5)));
-    Doubles weights;
-    for (int x = first; x < last; ++x) weights.push_back(filter_at(geometry.filter, (x + 0.5 - center) / stretch));
-    double total = std::accumulate(weights.begin(), weights.end(), 0.0), absolute = 0;
-    if (total == 0) weights[0] = total = 1;
-    for (double &weight : weights) {
-      weight /= total;
-      absolute += std::fabs(weight);
-    }
-    axis.most = std::max(axis.most, last - first);
+    axis.outputs.push_back(
+        geometry.filter == FEEDER_TF1_BICUBIC
+            ? weigh_tf1_output(static_cast<float>(box - begin) + scale_tf1 * static_cast<float>(i), axis.pixels)
+            : weigh_output(box - begin + (i + 0.5) * scale, axis.pixels, stretch, geometry.filter));
+    const Doubles &weights = axis.outputs.back().weights;
+    double absolute = 0;
+    for (const double weight : weights) absolute += std::fabs(weight);
+    axis.most = std::max(axis.most, static_cast<int>(std::count_if(weights.begin(), weights.end(),
+                                                                   [](double weight) { return weight != 0; })));
     axis.gain = std::max(axis.gain, absolute);
-    axis.outputs.push_back({first, weights});
   }
   return axis;
 }
@@ -287,15 +312,104 @@ void compare(const Case &given, const Bytes &found) {
   }
 }
 
+// Stored planes, as whoever keeps them hands them over: memory of exactly the size that the facts say.
+struct Stored {
+  feeder_planes planes = {};
+  Bytes samples[3];
+
+  explicit Stored(const Case &given) {
+    const PlaneLayout &layout = given.layout;
+    feeder_layout &facts = planes.layout;
+    facts.components = layout.components;
+    facts.ycc = layout.ycc ? 1 : 0;
+    facts.smooth = layout.smooth ? 1 : 0;
+    facts.width = layout.width;
+    facts.height = layout.height;
+    for (int i = 0; i < layout.components; ++i) {
+      const PlaneLayout::Plane &plane = layout.plane[i];
+      const feeder::PlaneRegion &region = plane.region;
+      facts.plane[i] = {plane.width, plane.height, plane.across, plane.down,
+                        region.left, region.top,   region.right, region.bottom};
+    }
+  }
+
+  // False where no memory of any size would do.
+  bool fill(const Case &given) {
+    if (planes.layout.components != 1 && planes.layout.components != 3) return false;
+    for (int i = 0; i < planes.layout.components; ++i) {
+      const auto &plane = planes.layout.plane[i];
+      if (plane.left < 0 || plane.left >= plane.right || plane.top < 0 || plane.top >= plane.bottom) return false;
+      const int64_t size = (int64_t{plane.right} - plane.left) * (int64_t{plane.bottom} - plane.top);
+      if (size > 1 << 20) return false;
+      samples[i].clear();
+      for (int y = plane.top; y < plane.bottom; ++y) {
+        for (int x = plane.left; x < plane.right; ++x) samples[i].push_back(given.sample(i, x, y));
+      }
+      samples[i].shrink_to_fit();
+      planes.samples[i] = samples[i].data();
+    }
+    return true;
+  }
+};
+
+feeder_status decode_stored(const Stored &stored, feeder_request request, Bytes *out) {
+  static feeder_decoder *const decoder = [] {
+    constexpr feeder_limits kLimits = {1 << 20, 1 << 20, 20, 1 << 22, 0};
+    return feeder_decoder_new(&kLimits, feeder_best_level());
+  }();
+  char reason[FEEDER_REASON_BYTES];
+  request.planes = &stored.planes;
+  out->assign(static_cast<size_t>(request.out_width) * static_cast<size_t>(request.out_height) * 3, uint8_t{1});
+  request.out = out->data();
+  return feeder_decode(decoder, &request, reason);
+}
+
+void check_stored(const Case &given, const Bytes &expected) {
+  const feeder::Geometry &geometry = given.geometry;
+  const Window &window = geometry.window;
+  feeder_request request = {};
+  request.x = window.left;
+  request.y = window.top;
+  request.width = window.right - window.left;
+  request.height = window.bottom - window.top;
+  request.reduction = 1;
+  request.out_width = geometry.out_width;
+  request.out_height = geometry.out_height;
+  request.filter = geometry.filter;
+  request.antialias = geometry.antialias ? 1 : 0;
+  request.flip = geometry.flip ? 1 : 0;
+  Stored stored(given);
+  Bytes out;
+  if (!stored.fill(given)) finding("facts that are no image's");
+  if (decode_stored(stored, request, &out) != FEEDER_OK) finding("stored planes are refused");
+  const bool whole = request.width == geometry.box_width && request.height == geometry.box_height;
+  if (whole && out != expected) finding("stored planes give other pixels");
+
+  constexpr int32_t kLies[] = {0, 1, 2, 3, 4, 5, 8, 255, 65535, 65536, 0x7FFFFFFF, -1, -0x7FFFFFFF - 1};
+  int32_t *const facts[] = {&stored.planes.layout.components, &request.x, &request.y, &request.width, &request.height};
+  constexpr size_t kFacts = sizeof(feeder_layout) / sizeof(int32_t);
+  const size_t which = static_cast<size_t>(given.fact) % (kFacts + 4);
+  int32_t *const fact = which < kFacts ? facts[0] + which : facts[which - kFacts + 1];
+  const size_t lie = static_cast<size_t>(given.lie) % (std::size(kLies) + 2);
+  *fact = lie < std::size(kLies) ? kLies[lie] : *fact + (lie == std::size(kLies) ? 1 : -1);
+  // What every caller checks.
+  if (request.x < 0 || request.y < 0 || request.width < 1 || request.height < 1 || !stored.fill(given)) return;
+  const feeder_status status = decode_stored(stored, request, &out);
+  if (status != FEEDER_OK && status != FEEDER_OUTSIDE) finding("neither pixels nor outside");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const Case given = choose(data, size);
   const Bytes plain = resample(given, feeder::kPlainLevel);
 #if defined(__x86_64__)
-  if (feeder_best_level() >= FEEDER_SSE4 && resample(given, feeder::kSse4Level) != plain) finding("sse4 differs");
-  if (feeder_best_level() >= FEEDER_AVX2 && resample(given, feeder::kAvx2Level) != plain) finding("avx2 differs");
+  if (feeder_has_level(FEEDER_SSE4) != 0 && resample(given, feeder::kSse4Level) != plain) finding("sse4 differs");
+  if (feeder_has_level(FEEDER_AVX2) != 0 && resample(given, feeder::kAvx2Level) != plain) finding("avx2 differs");
+#elif defined(__aarch64__)
+  if (resample(given, feeder::kNeonLevel) != plain) finding("neon differs");
 #endif
   compare(given, plain);
+  check_stored(given, plain);
   return 0;
 }
