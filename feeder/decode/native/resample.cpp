@@ -170,7 +170,7 @@ bool Resampler::place_planes(const PlaneLayout &layout) {
     const int ahead = rows_ahead(layout, i);
     plane.samples = region.right - region.left;
     plane.words = (plane.samples + kBlock - 1) / kBlock * kBlock;
-    plane.next = 0;
+    plane.next = plane.slot = 0;
     plane.needed = plane.rows.taps[0].end();
     plane.kept = plane.rows.wide ? most_open(plane.rows.taps, geometry_.out_height, ahead)
                                  : std::min(plane.rows.most + ahead, region.bottom - region.top);
@@ -202,7 +202,8 @@ void Resampler::push(int component, const uint8_t *row) noexcept {
   if (plane.rows.wide) {
     add_wide(&plane, row);
   } else {
-    level_.widen(row, plane.words, plane.ring + static_cast<ptrdiff_t>(plane.next % plane.kept) * plane.words);
+    level_.widen(row, plane.words, plane.ring + static_cast<ptrdiff_t>(plane.slot) * plane.words);
+    if (++plane.slot == plane.kept) plane.slot = 0;
   }
   if (++plane.next < plane.needed) return;
   while (output_row_ < geometry_.out_height) {
@@ -238,7 +239,8 @@ void Resampler::emit_row() {
       for (int x = 0; x < plane.words; ++x) out[x] = static_cast<int16_t>((sums[x] + (1 << (kShift - 1))) >> kShift);
       continue;
     }
-    int slot = taps.first % plane.kept;
+    int slot = plane.slot - (plane.next - taps.first);
+    while (slot < 0) slot += plane.kept;
     for (int k = 0; k < taps.count; ++k) {
       tap_rows_[k] = plane.ring + static_cast<ptrdiff_t>(slot) * plane.words;
       if (++slot == plane.kept) slot = 0;

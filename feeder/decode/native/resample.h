@@ -59,6 +59,7 @@ class Resampler : public PlaneSink {
     int next;        // row to come
     int needed;      // rows before the next output row can be emitted
     int kept;        // rows in the ring
+    int slot;        // of the ring, where the row to come goes
     int16_t *ring;   // the last rows, widened
     int32_t *sums;   // where wide: a ring of sums of output rows
     int16_t *group;  // output rows of the group

@@ -5,7 +5,7 @@
 
 namespace feeder {
 
-// Calls loop(std::integral_constant<int, taps>) where few taps have a loop of their own, else with 0.
+// Runs the loop for as many taps where few have one of their own, else the one for 0.
 template <template <typename, int> class Loop, typename X, typename... Arguments>
 inline void with_taps(int taps, Arguments... arguments) {
   switch (taps) {
@@ -22,8 +22,10 @@ inline void with_taps(int taps, Arguments... arguments) {
 template <typename X>
 void widen(const uint8_t *row, int samples, int16_t *out) {
   const auto sign = X::words16(-0x8000);
-  for (int x = 0; x < samples; x += X::kWords) {
-    X::store(out + x, X::flip_bits(X::template up16<kSampleBits>(X::widen(row + x)), sign));
+  for (; samples > 0; samples -= kBlock, row += kBlock, out += kBlock) {
+    for (int x = 0; x < kBlock; x += X::kWords) {
+      X::store(out + x, X::flip_bits(X::template up16<kSampleBits>(X::widen(row + x)), sign));
+    }
   }
 }
 
