@@ -68,8 +68,12 @@ class Kernel:
         image: bytes | memoryview,
         window: tuple[int, int, int, int] | None = None,
         reduction: int = 1,
+        seek: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int32]]:
         """The planes that a window (x, y, width, height) of the full image is made of; None is all of it.
+
+        Args:
+            seek: uint8 [1, SEEK_BYTES], as in decode.
 
         Returns:
             One uint8 [rows, columns] array for each component, and int32 [29] facts: components (1 or 3), 1

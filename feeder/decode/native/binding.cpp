@@ -119,7 +119,8 @@ class Kernel {
     return run(requests);
   }
 
-  nb::tuple planes(const nb::object &image, const std::optional<std::array<int32_t, 4>> &window, int reduction) {
+  nb::tuple planes(const nb::object &image, const std::optional<std::array<int32_t, 4>> &window, int reduction,
+                   const std::optional<SeekPoints> &seek) {
     require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reduction must be 1, 2, 4 or 8");
     const Buffers buffers(nb::borrow<nb::sequence>(nb::make_tuple(image)));
     feeder_header header = {};
@@ -128,6 +129,7 @@ class Kernel {
     require(cut[0] >= 0 && cut[1] >= 0 && cut[2] >= (window ? 1 : 0) && cut[3] >= (window ? 1 : 0),
             "the window must not be empty");
     feeder_planes kept = {};
+    uint8_t outcome_of_seek = 0;
     std::vector<feeder_request> requests(1);
     requests[0].data = buffers.data(0);
     requests[0].size = buffers.size(0);
@@ -137,6 +139,11 @@ class Kernel {
     requests[0].height = cut[3];
     requests[0].reduction = reduction;
     requests[0].keep = &kept;
+    if (seek) {
+      require(seek->shape(0) == 1 && seek->shape(1) == FEEDER_SEEK_BYTES, "a row of SEEK_BYTES of seek points");
+      requests[0].seek = seek->data();
+      requests[0].seek_outcome = &outcome_of_seek;
+    }
     const nb::list outcome = run(requests);
     const nb::capsule owner(kept.samples[0] != nullptr ? kept.samples[0] : std::malloc(1),
                             [](void *memory) noexcept { std::free(memory); });
@@ -373,7 +380,8 @@ NB_MODULE(_kernel, module) {
            nb::arg("out").noconvert(), nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
            nb::arg("seek").noconvert() = nb::none(), nb::arg("outcomes").noconvert() = nb::none(),
            nb::arg("stop") = "pixels")
-      .def("planes", &Kernel::planes, nb::arg("image"), nb::arg("window") = nb::none(), nb::arg("reduction") = 1)
+      .def("planes", &Kernel::planes, nb::arg("image"), nb::arg("window") = nb::none(), nb::arg("reduction") = 1,
+           nb::arg("seek").noconvert() = nb::none())
       .def("resample", &Kernel::resample, nb::arg("planes"), nb::arg("layouts").noconvert(),
            nb::arg("windows").noconvert(), nb::arg("flips").noconvert(), nb::arg("out").noconvert(),
            nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert())
