@@ -197,15 +197,21 @@ feeder_status decode_rows(Run *run, const feeder_header &header, int reduction, 
     }
     return true;
   };
+  // No more than DCTSIZE rows of the coarsest component at a time, however many blocks each has in an MCU.
+  const int fewest = *std::min_element(raw.count, raw.count + layout.components);
+  const int parts = (fewest + DCTSIZE - 1) / DCTSIZE;
   for (int row = 0; !below(row); ++row) {
     // What is not needed is decoded, but not transformed.
     for (int i = 0; i < layout.components; ++i) info.comp_info[i].component_needed = touched(i, row) ? TRUE : FALSE;
     jpeg_read_raw_data(&info, raw.planes, lines);
-    for (int i = 0; i < layout.components; ++i) {
-      const PlaneRegion &region = layout.plane[i].region;
-      const int first = row * raw.count[i];
-      const int end = std::min(first + raw.count[i], region.bottom);
-      for (int y = std::max(first, region.top); y < end; ++y) sink->push(i, raw.rows[i][y - first] + region.left);
+    for (int part = 0; part < parts; ++part) {
+      for (int i = 0; i < layout.components; ++i) {
+        const PlaneRegion &region = layout.plane[i].region;
+        const int start = row * raw.count[i], rows = raw.count[i] / parts;
+        const int first = start + part * rows;
+        const int end = std::min(first + rows, region.bottom);
+        for (int y = std::max(first, region.top); y < end; ++y) sink->push(i, raw.rows[i][y - start] + region.left);
+      }
     }
   }
   return verdict(*run);
