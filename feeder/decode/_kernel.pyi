@@ -49,6 +49,7 @@ class Kernel:
         seek: npt.NDArray[np.uint8] | None = None,
         outcomes: npt.NDArray[np.uint8] | None = None,
         stop: str = "pixels",
+        kept: npt.NDArray[np.bool_] | None = None,
     ) -> list[tuple[int, str] | None]:
         """For each image None, or its status (feeder_status in jpeg_crop.h) and a reason.
 
@@ -58,6 +59,18 @@ class Kernel:
             outcomes: uint8 [n], set where seek is given: 1 it was used, 2 it was written, 4 it contradicts
                 the image and was not used, and then it is cleared or, with 2, replaced.
             stop: "pixels"; or "planes" or "entropy", to measure the stages before: out is undefined then.
+            kept: bool [n], which images are what `keep` returned, at the same reductions.
+
+        Raises:
+            RuntimeError: "closed" or "forked".
+        """
+
+    def keep(
+        self, images: Sequence[bytes | memoryview], reductions: npt.NDArray[np.uint8]
+    ) -> list[bytes | None]:
+        """All planes of each image, for `decode`; None where it has none, or any of it is damaged.
+
+        Gives way to what others decode meanwhile.
 
         Raises:
             RuntimeError: "closed" or "forked".

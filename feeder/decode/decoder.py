@@ -26,10 +26,12 @@ class Decoder(Protocol):
     Attributes:
         name: which decoder this is and what it runs on, for logs: "native (avx2)".
         seeks: whether it has a use for seek points.
+        keeps: whether it gives and takes planes.
     """
 
     name: str
     seeks: bool
+    keeps: bool
 
     def sizes(self, images: Sequence[bytes | memoryview]) -> tuple[npt.NDArray[np.int32], list[str | None]]:
         """Reads the headers of images.
@@ -51,6 +53,7 @@ class Decoder(Protocol):
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
+        kept: npt.NDArray[np.bool_] | None = None,
     ) -> list[str | None]:
         """Decodes one window of each image into its slot of a batch.
 
@@ -67,6 +70,8 @@ class Decoder(Protocol):
             reductions: uint8 [n] of 1, 2, 4 or 8: decode a JPEG at 1/r and resample the window from there.
                 Formats other than RGB, YCbCr and gray JPEG ignore it. None is 1 for all.
             seek: what is known of the images, which grows; the result is the same whatever is known.
+            kept: bool [n], which of the images are what `keep` returned for the same reduction; the result is
+                the same as from their encoded bytes.
 
         Returns:
             For each image None, or the reason why its slot holds nothing of use, without its place. What a
@@ -91,6 +96,27 @@ class Decoder(Protocol):
 
         Raises:
             ConfigError: `seek` has the wrong dtype, shape or layout, or this decoder has no use for it.
+            Closed: after close(), or in a forked child.
+        """
+        ...
+
+    def keep(
+        self, images: Sequence[bytes | memoryview], reductions: npt.NDArray[np.uint8]
+    ) -> list[bytes | None]:
+        """Decodes images to planes, from which `decode` makes any window at little cost.
+
+        Gives way to what is decoded meanwhile, but for one image of sixteen.
+
+        Args:
+            images: n encoded images; each buffer must keep its bytes during the call.
+            reductions: uint8 [n] of 1, 2, 4 or 8.
+
+        Returns:
+            For each image its planes, which are of use for no other version of this decoder; None where it
+            has none (it is no RGB, YCbCr or gray JPEG), or is damaged anywhere.
+
+        Raises:
+            ConfigError: this decoder cannot.
             Closed: after close(), or in a forked child.
         """
         ...

@@ -38,6 +38,7 @@ class NativeDecoder:
     """
 
     seeks = True
+    keeps = True
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class NativeDecoder:
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
+        kept: npt.NDArray[np.bool_] | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
         check_arguments(images, windows, flips, out, resample, reductions)
@@ -107,6 +109,7 @@ class NativeDecoder:
                 reductions,
                 points,
                 learned,
+                kept=kept,
             )
         except RuntimeError as error:
             self._refuse(error)
@@ -115,6 +118,8 @@ class NativeDecoder:
             if outcome is None:
                 continue
             status, reason = outcome
+            if kept is not None and kept[index]:
+                raise AssertionError(f"kept planes do not give {_window(windows[index])}: status {status}")
             if status == _OTHER:
                 results[index] = self._decode_other(
                     images[index],
@@ -139,6 +144,15 @@ class NativeDecoder:
             None if outcome is None or outcome[0] == _OTHER else self._describe(outcome[0], outcome[1], image)
             for outcome, image in zip(outcomes, images, strict=True)
         ]
+
+    def keep(
+        self, images: Sequence[bytes | memoryview], reductions: npt.NDArray[np.uint8]
+    ) -> list[bytes | None]:
+        """The planes of each image; see `Decoder.keep`."""
+        try:
+            return self._kernel.keep(images, reductions)
+        except RuntimeError as error:
+            self._refuse(error)
 
     def close(self) -> None:
         """Ends the threads; calls in progress finish first."""

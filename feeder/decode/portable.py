@@ -91,6 +91,7 @@ class PortableDecoder:
     """
 
     seeks = False
+    keeps = False
 
     def __init__(self, threads: int, limits: Limits = DEFAULT_LIMITS) -> None:
         self.name = f"portable (simplejpeg, {pillow_name()})"
@@ -125,10 +126,13 @@ class PortableDecoder:
         antialias: bool = True,
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
+        kept: npt.NDArray[np.bool_] | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
         self._check_open()
         check_arguments(images, windows, flips, out, resample, reductions)
+        if kept is not None and kept.any():
+            raise ConfigError("only the native decoder makes pixels of kept planes")
         if seek is not None:
             seek.check(len(images))
             seek.outcomes[:] = 0
@@ -158,6 +162,12 @@ class PortableDecoder:
     def learn(self, images: Sequence[bytes | memoryview], seek: SeekPoints) -> list[str | None]:
         """Is never possible; see `Decoder.learn`."""
         raise ConfigError("only the native decoder learns seek points: install feeder with its kernel")
+
+    def keep(
+        self, images: Sequence[bytes | memoryview], reductions: npt.NDArray[np.uint8]
+    ) -> list[bytes | None]:
+        """Is never possible; see `Decoder.keep`."""
+        raise ConfigError("only the native decoder keeps planes: install feeder with its kernel")
 
     def close(self) -> None:
         """Ends the threads; calls in progress finish first."""

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "jpeg_crop.h"
+#include "kept_planes.h"
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -104,7 +105,7 @@ class Kernel {
   nb::list decode(const nb::sequence &images, const Windows &windows, const Flags &flips, const Images &out,
                   const std::string &resample, bool antialias, const Bytes &reductions,
                   const std::optional<SeekPoints> &seek, const std::optional<Outcomes> &outcomes,
-                  const std::string &stop) {
+                  const std::string &stop, const std::optional<Flags> &kept) {
     const Buffers buffers(images);
     require(seek.has_value() == outcomes.has_value(), "seek and outcomes, or neither");
     const feeder_stop last = find_stop(stop);
@@ -115,8 +116,56 @@ class Kernel {
       requests[i].size = buffers.size(i);
       requests[i].stop = last;
     }
+    std::vector<feeder_planes> stored(kept ? requests.size() : 0);
+    if (kept) {
+      require(kept->shape(0) == requests.size(), "one flag for each image");
+      for (size_t i = 0; i < requests.size(); ++i) {
+        if (!kept->data()[i]) continue;
+        require(feeder::read_kept(buffers.data(i), buffers.size(i), &stored[i]), "planes that are none");
+        requests[i].planes = &stored[i];
+      }
+    }
     if (seek) attach(*seek, *outcomes, &requests);
     return run(requests);
+  }
+
+  nb::list keep(const nb::sequence &images, const Bytes &reductions) {
+    const Buffers buffers(images);
+    const size_t count = buffers.count();
+    require(reductions.shape(0) == count, "one reduction for each image");
+    std::vector<Planes> planes(count);
+    std::vector<feeder_request> requests(count);
+    for (size_t i = 0; i < count; ++i) {
+      const uint8_t reduction = reductions.data()[i];
+      require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
+      feeder_header header = {};
+      feeder_read_header(buffers.data(i), buffers.size(i), &limits_, &header);  // or decoding says what is wrong
+      requests[i].data = buffers.data(i);
+      requests[i].size = buffers.size(i);
+      requests[i].width = header.width;
+      requests[i].height = header.height;
+      requests[i].reduction = reduction;
+      requests[i].keep = &planes[i].content;
+    }
+    const nb::list outcomes = run(requests, true);
+    nb::list kept;
+    for (size_t i = 0; i < count; ++i) {
+      if (!outcomes[i].is_none()) {
+        kept.append(nb::none());
+        continue;
+      }
+      const feeder_planes &content = planes[i].content;
+      nb::object bytes =
+          nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(feeder::kept_bytes(content))));
+      if (!bytes.is_valid()) throw nb::python_error();
+      auto *to = reinterpret_cast<uint8_t *>(PyBytes_AS_STRING(bytes.ptr()));
+      {
+        const nb::gil_scoped_release released;  // nobody else has seen the object yet
+        feeder::write_kept(content, to);
+      }
+      kept.append(bytes);
+    }
+    return kept;
   }
 
   nb::tuple planes(const nb::object &image, const std::optional<std::array<int32_t, 4>> &window, int reduction,
@@ -249,13 +298,22 @@ class Kernel {
     }
   }
 
+  // What a request keeps.
+  struct Planes {
+    Planes() = default;
+    Planes(const Planes &) = delete;
+    Planes &operator=(const Planes &) = delete;
+    ~Planes() { std::free(content.samples[0]); }
+    feeder_planes content = {};
+  };
+
   // Carries out requests without the GIL: for each None, or its status and reason.
-  nb::list run(const std::vector<feeder_request> &requests) {
+  nb::list run(const std::vector<feeder_request> &requests, bool patient = false) {
     std::vector<feeder::Outcome> outcomes(requests.size());
     feeder::Ran ran;
     {
       const nb::gil_scoped_release released;
-      ran = pool_->run(requests.data(), outcomes.data(), requests.size());
+      ran = pool_->run(requests.data(), outcomes.data(), requests.size(), patient);
     }
     if (ran == feeder::Ran::kClosed) throw std::runtime_error("closed");
     if (ran == feeder::Ran::kForked) throw std::runtime_error("forked");
@@ -379,7 +437,8 @@ NB_MODULE(_kernel, module) {
       .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),
            nb::arg("out").noconvert(), nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
            nb::arg("seek").noconvert() = nb::none(), nb::arg("outcomes").noconvert() = nb::none(),
-           nb::arg("stop") = "pixels")
+           nb::arg("stop") = "pixels", nb::arg("kept").noconvert() = nb::none())
+      .def("keep", &Kernel::keep, nb::arg("images"), nb::arg("reductions").noconvert())
       .def("planes", &Kernel::planes, nb::arg("image"), nb::arg("window") = nb::none(), nb::arg("reduction") = 1,
            nb::arg("seek").noconvert() = nb::none())
       .def("resample", &Kernel::resample, nb::arg("planes"), nb::arg("layouts").noconvert(),

@@ -39,19 +39,16 @@ void ThreadPool::Delete::operator()(ThreadPool *pool) const {
   if (pool->owner_ == getpid()) delete pool;
 }
 
-Ran ThreadPool::run(const feeder_request *requests, Outcome *outcomes, size_t count) {
+Ran ThreadPool::run(const feeder_request *requests, Outcome *outcomes, size_t count, bool patient) {
   if (owner_ != getpid()) return Ran::kForked;
+  if (decoders_.size() == 1) {
+    return patient ? run_here_patiently(requests, outcomes, count) : run_here(requests, outcomes, count);
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_) return Ran::kClosed;
   if (count == 0) return Ran::kDone;
-  if (threads_.empty()) {
-    for (size_t i = 0; i < count; ++i) {
-      outcomes[i].status = feeder_decode(decoders_[0].get(), &requests[i], outcomes[i].reason);
-    }
-    return Ran::kDone;
-  }
   Batch batch = {requests, outcomes, count, 0, 0, {}};
-  batches_.push_back(&batch);
+  (patient ? patient_ : batches_).push_back(&batch);
   if (count == 1) {
     work_.notify_one();
   } else {
@@ -59,6 +56,50 @@ Ran ThreadPool::run(const feeder_request *requests, Outcome *outcomes, size_t co
   }
   batch.finished.wait(lock, [&batch] { return batch.done == batch.count; });
   return Ran::kDone;
+}
+
+// The mutex is the only thread's turn; who waits for it is counted, for the patient.
+Ran ThreadPool::run_here(const feeder_request *requests, Outcome *outcomes, size_t count) {
+  {
+    const std::lock_guard<std::mutex> lock(gate_);
+    ++waiting_;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!closed_) {
+    for (size_t i = 0; i < count; ++i) {
+      outcomes[i].status = feeder_decode(decoders_[0].get(), &requests[i], outcomes[i].reason);
+    }
+  }
+  const std::lock_guard<std::mutex> gate(gate_);
+  --waiting_;
+  passed_ += count;
+  work_.notify_all();
+  return closed_ ? Ran::kClosed : Ran::kDone;
+}
+
+Ran ThreadPool::run_here_patiently(const feeder_request *requests, Outcome *outcomes, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    {
+      std::unique_lock<std::mutex> gate(gate_);
+      work_.wait(gate, [this] { return waiting_ == 0 || passed_ >= kPatience; });
+      passed_ = 0;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return Ran::kClosed;
+    outcomes[i].status = feeder_decode(decoders_[0].get(), &requests[i], outcomes[i].reason);
+  }
+  return Ran::kDone;
+}
+
+// Whose image is next; nullptr: nobody's.
+ThreadPool::Batches *ThreadPool::next_batches() {
+  if (patient_.empty()) return batches_.empty() ? nullptr : &batches_;
+  if (batches_.empty() || passed_ == kPatience) {
+    passed_ = 0;
+    return &patient_;
+  }
+  ++passed_;
+  return &batches_;
 }
 
 void ThreadPool::close() {
@@ -80,11 +121,12 @@ void ThreadPool::join() {
 void ThreadPool::serve(feeder_decoder *decoder) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    work_.wait(lock, [this] { return closed_ || !batches_.empty(); });
-    if (batches_.empty()) return;
-    Batch *batch = batches_.front();
+    work_.wait(lock, [this] { return closed_ || !batches_.empty() || !patient_.empty(); });
+    Batches *batches = next_batches();
+    if (batches == nullptr) return;
+    Batch *batch = batches->front();
     const size_t index = batch->next++;
-    if (batch->next == batch->count) batches_.pop_front();
+    if (batch->next == batch->count) batches->pop_front();
     lock.unlock();
     Outcome *outcome = &batch->outcomes[index];
     outcome->status = feeder_decode(decoder, &batch->requests[index], outcome->reason);

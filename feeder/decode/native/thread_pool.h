@@ -23,8 +23,9 @@ struct Outcome {
 
 enum class Ran { kDone, kClosed, kForked };
 
-// Batches are served in the order that they came, image by image, by whichever thread is free. With one thread the
-// calls take turns on the threads that make them. All members may be called from any thread.
+// Batches are served in the order that they came, image by image, by whichever thread is free. Patient ones are served
+// when no other is waiting, and one of their images after each kPatience others, so that they get on. With one thread
+// the calls take turns on the threads that make them. All members may be called from any thread.
 class ThreadPool {
  public:
   // Closes the pool; in a forked child forgets it.
@@ -38,9 +39,12 @@ class ThreadPool {
   ThreadPool &operator=(const ThreadPool &) = delete;
   ~ThreadPool();
 
+  // A patient image is decoded whole, which is little more than one of those that it follows.
+  static constexpr size_t kPatience = 15;
+
   // Carries out `count` requests; outcomes has a place for each. Returns when all are done; kDone unless the pool is
-  // closed or belongs to the process that this one was forked from, and then nothing was done.
-  Ran run(const feeder_request *requests, Outcome *outcomes, size_t count);
+  // closed or belongs to the process that this one was forked from, and then nothing is of use.
+  Ran run(const feeder_request *requests, Outcome *outcomes, size_t count, bool patient = false);
 
   // Lets calls in progress finish, ends the threads, refuses further calls. May be called again.
   void close();
@@ -57,13 +61,21 @@ class ThreadPool {
   };
   using DecoderPtr = std::unique_ptr<feeder_decoder, Free>;
 
+  using Batches = std::deque<Batch *>;
+
+  Ran run_here(const feeder_request *requests, Outcome *outcomes, size_t count);
+  Ran run_here_patiently(const feeder_request *requests, Outcome *outcomes, size_t count);
+  Batches *next_batches();
   void serve(feeder_decoder *decoder);
   void join();
 
   const pid_t owner_;
   std::mutex mutex_;
+  std::mutex gate_;  // of passed_ and waiting_, where there is one thread
   std::condition_variable work_;
-  std::deque<Batch *> batches_;  // with requests that no thread has taken yet
+  Batches batches_, patient_;  // with requests that no thread has taken yet
+  size_t passed_ = 0;          // images that were taken before a patient one
+  size_t waiting_ = 0;         // calls that want to decode on their own thread
   bool closed_ = false;
   std::vector<DecoderPtr> decoders_;
   std::vector<std::thread> threads_;  // empty where one decoder is all
