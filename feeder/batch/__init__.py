@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from feeder.batch.maker import BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
+from feeder.batch.warm import warm
 
-__all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk"]
+__all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk", "warm"]

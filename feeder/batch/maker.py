@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.cache import Filler, Found, Offer, Shelf
 from feeder.decode import GREW, REFUSED, USED, Decoder, SeekPoints, reductions
 from feeder.errors import BadRecord
 from feeder.order import Order, SlotStatus, eval_windows, smallest_window, train_windows, whole_windows
@@ -53,16 +55,19 @@ class BadChunk(BadRecord):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """The encoded images of a chunk of n slots.
+    """The images of a chunk of n slots, encoded or as planes.
 
     Attributes:
         slots: int64 [n] of the global step at (epoch, taken).
         records: int64 [n], what the order names; -1 is padding.
-        images: encoded bytes, None where the slot is padding or the record could not be read.
+        images: encoded bytes, or planes of the cache; None where the slot is padding or the record could not
+            be read.
+        sizes: int32 [n, 2], (width, height) in pixels of the full image where `images` has planes; else 0.
         labels: int32 [n].
         bad: by position in the chunk, the records whose bytes are bad already here.
         digests: uint32 [n] of the records; 0 where there is no image.
         seek: what is known of the images, or None; `make` extends it.
+        found: what keeps the planes.
     """
 
     epoch: int
@@ -70,10 +75,34 @@ class Fetched:
     slots: NDArray[np.int64]
     records: NDArray[np.int64]
     images: list[memoryview | None]
+    sizes: NDArray[np.int32]
     labels: NDArray[np.int32]
     bad: dict[int, FoundBad]
     digests: NDArray[np.uint32]
     seek: SeekPoints | None
+    found: Found | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Images that are decoded in one call, with their slots: parts of what Fetched has."""
+
+    images: list[memoryview]
+    records: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    epochs: int | NDArray[np.int64]
+    out: NDArray[np.uint8]
+    seek: SeekPoints | None
+
+    def part(self, first: int, last: int) -> _Run:
+        return _Run(
+            self.images[first:last],
+            self.records[first:last],
+            self.sizes[first:last],
+            self.epochs if isinstance(self.epochs, int) else self.epochs[first:last],
+            self.out[first:last],
+            None if self.seek is None else self.seek.part(first, last),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,18 +126,34 @@ class ChunkMaker:
     """Makes the chunks of one stream; safe to use from many threads at a time.
 
     What it makes is a pure function of data, spec and (epoch, taken, slots), as long as storage answers. Seek
-    points, which a data set opened with `seek` has, change nothing but the cost.
+    points, which a data set opened with `seek` has, and a cache change nothing but the cost.
+
+    Args:
+        dataset: where the records are.
+        decoder: makes pixels of them; with a cache, one that keeps planes.
+        spec: of the stream.
+        shelf: what the cache has of the data set, or None.
+        filler: is offered what the cache lacks.
 
     Raises:
         ConfigError: the spec does not fit the data set (see Order).
     """
 
-    def __init__(self, dataset: Dataset, decoder: Decoder, spec: StreamSpec) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        decoder: Decoder,
+        spec: StreamSpec,
+        shelf: Shelf | None = None,
+        filler: Filler | None = None,
+    ) -> None:
         self.dataset = dataset
         self.decoder = decoder
         self.spec = spec
         self.order = Order(spec, len(dataset))
         self._seek = dataset.seek if decoder.seeks else None
+        self._shelf = shelf
+        self._filler = filler
 
     def fetch(self, epoch: int, taken: int, slots: Sequence[int] | NDArray[np.int64]) -> Fetched:
         """Reads the records of some slots of the step at (epoch, taken).
@@ -126,7 +171,13 @@ class ChunkMaker:
         read = self.dataset.read
         files = self._seek
         seek = None if files is None else SeekPoints.nothing(len(wanted))
+        found = None if self._shelf is None else self._shelf.find(records, self._scales)
         for position, record in enumerate(records.tolist()):
+            if found is not None and (planes := found.planes[position]) is not None:
+                images.append(planes)
+                labels.append(self.dataset.label(record))
+                digests.append(0)
+                continue
             if record >= 0:
                 try:
                     image, label, digest = read(record)
@@ -148,10 +199,12 @@ class ChunkMaker:
             wanted,
             records,
             images,
+            np.zeros((len(images), 2), np.int32) if found is None else found.sizes,
             np.array(labels, np.int32),
             bad,
             np.array(digests, np.uint32),
             seek,
+            found,
         )
 
     def make(self, fetched: Fetched, out: NDArray[np.uint8]) -> MadeChunk:
@@ -167,12 +220,10 @@ class ChunkMaker:
         if self.spec.remainder == "wrap":
             epochs = self.order.epochs_of(fetched.epoch, fetched.taken, fetched.slots)
         bad = dict(fetched.bad)
-        for first, images in _runs(fetched.images):
-            last = first + len(images)
-            run_epochs = epochs if isinstance(epochs, int) else epochs[first:last]
-            seek = None if fetched.seek is None else fetched.seek.part(first, last)
-            reasons = self._decode(images, records[first:last], run_epochs, out[first:last], seek)
-            for position, reason in enumerate(reasons, first):
+        images = cast(list[memoryview], fetched.images)  # which the runs are
+        everything = _Run(images, records, fetched.sizes, epochs, out, fetched.seek)
+        for first, last in _runs(fetched.images):
+            for position, reason in enumerate(self._decode(everything.part(first, last)), first):
                 if reason is not None:
                     record = int(records[position])
                     bad[position] = FoundBad(record, *self.dataset.locate(record), reason)
@@ -185,50 +236,63 @@ class ChunkMaker:
             return MadeChunk(records, labels, status, ())
         return self._without_bad(fetched, out, MadeChunk(records, labels, status, ()), bad, epochs)
 
-    def _decode(
-        self,
-        images: list[memoryview],
-        records: NDArray[np.int64],
-        epochs: int | NDArray[np.int64],
-        out: NDArray[np.uint8],
-        seek: SeekPoints | None,
-    ) -> list[str | None]:
-        """Decodes images whose bytes were read; returns for each why it is bad, or None."""
-        sizes, reasons = self.decoder.sizes(images)
+    def _decode(self, run: _Run) -> list[str | None]:
+        """Decodes images that are there; returns for each why it is bad, or None."""
+        encoded = np.flatnonzero(run.sizes[:, 0] == 0).tolist()
+        sizes = run.sizes.copy()
+        reasons: list[str | None] = [None] * len(run.images)
+        if encoded:
+            sizes[encoded], headers = self.decoder.sizes([run.images[position] for position in encoded])
+            for position, reason in zip(encoded, headers, strict=True):
+                reasons[position] = reason
         if any(reasons):
             # Rare: leave out those without a readable header, and take the others in runs.
-            headed = [None if reason else image for image, reason in zip(images, reasons, strict=True)]
-            for first, run in _runs(headed):
-                last = first + len(run)
-                run_epochs = epochs if isinstance(epochs, int) else epochs[first:last]
-                part = None if seek is None else seek.part(first, last)
-                reasons[first:last] = self._decode(
-                    run, records[first:last], run_epochs, out[first:last], part
-                )
+            headed = [None if reason else image for image, reason in zip(run.images, reasons, strict=True)]
+            for first, last in _runs(headed):
+                reasons[first:last] = self._decode(run.part(first, last))
             return reasons
         spec = self.spec
         if spec.augment == "train":
-            windows, flips = train_windows(spec.sampler, spec.seed, epochs, records, sizes)
+            windows, flips = train_windows(spec.sampler, spec.seed, run.epochs, run.records, sizes)
         else:
-            flips = np.zeros(len(images), np.bool_)
+            flips = np.zeros(len(run.images), np.bool_)
             if spec.augment == "eval":
                 windows = eval_windows(spec.sampler, spec.image_size, sizes)
             else:
                 windows = whole_windows(sizes)
-        scales = None
-        if spec.reduce is not None:
-            smallest = smallest_window(spec.augment, spec.sampler, sizes, spec.image_size)
-            scales = reductions(spec.reduce, smallest, sizes, spec.image_size)
-        return self.decoder.decode(
-            images,
+        scales = self._scales(sizes)
+        reasons = self.decoder.decode(
+            run.images,
             windows,
             flips,
-            out,
+            run.out,
             resample=spec.resample,
             antialias=spec.antialias,
             reductions=scales,
-            seek=seek,
+            seek=run.seek,
+            kept=None if len(encoded) == len(run.images) else run.sizes[:, 0] > 0,
         )
+        if self._shelf is not None and self._filler is not None and encoded:
+            self._filler.offer(
+                Offer(
+                    self._shelf,
+                    int(run.records[position]),
+                    run.images[position],
+                    (int(sizes[position, 0]), int(sizes[position, 1])),
+                    int(scales[position]),
+                )
+                for position in encoded
+                if reasons[position] is None
+            )
+        return reasons
+
+    def _scales(self, sizes: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """The scales to decode images of some sizes at: uint8 [n], each 1, 2, 4 or 8."""
+        spec = self.spec
+        if spec.reduce is None:
+            return np.ones(len(sizes), np.uint8)
+        smallest = smallest_window(spec.augment, spec.sampler, sizes, spec.image_size)
+        return reductions(spec.reduce, smallest, sizes, spec.image_size)
 
     def _keep(self, fetched: Fetched) -> None:
         """Hands on what decoding learned."""
@@ -291,7 +355,8 @@ class ChunkMaker:
             except BadRecord as error:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
-            (reason,) = self._decode([image], np.array([record], np.int64), epoch, out, None)
+            alone = _Run([image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None)
+            (reason,) = self._decode(alone)
             if reason is None:
                 return record, label
             found[record, epoch] = FoundBad(record, *self.dataset.locate(record), reason)
@@ -299,15 +364,11 @@ class ChunkMaker:
         raise BadChunk([own, *found.values()], _NO_SUBSTITUTE)
 
 
-def _runs(images: Sequence[memoryview | None]) -> Iterator[tuple[int, list[memoryview]]]:
-    """(first position, images) of each run without None between."""
-    run: list[memoryview] = []
-    position = -1
-    for position, image in enumerate(images):
-        if image is not None:
-            run.append(image)
-        elif run:
-            yield position - len(run), run
-            run = []
-    if run:
-        yield position + 1 - len(run), run
+def _runs(images: Sequence[memoryview | None]) -> Iterator[tuple[int, int]]:
+    """(first position, position behind the last) of each run without None between."""
+    first = 0
+    for last, image in enumerate((*images, None)):
+        if image is None:
+            if first < last:
+                yield first, last
+            first = last + 1

@@ -96,6 +96,7 @@ class Shelf:
         self._sizes = np.zeros((count, 2), np.int32)
         self._places: dict[int, npt.NDArray[np.int64]] = {}
         self._refused = np.zeros(count, np.bool_)
+        self._drafted: set[tuple[int, int]] = set()
 
     def find(
         self,
@@ -110,10 +111,19 @@ class Shelf:
         """
         return self._cache._find(self, records, reductions)
 
-    def has(self, record: int, reduction: int) -> bool:
-        """Whether there is no use in offering a record: it is there, or cannot be kept."""
-        places = self._places.get(reduction)
-        return bool(self._refused[record]) or (places is not None and bool(places[record] != _NONE))
+    def has(self, record: int, reduction: int | None) -> bool:
+        """Whether there is no use in offering a record: it is there, or about to be, or cannot be kept.
+
+        Args:
+            reduction: scale at which it is wanted; None: any.
+        """
+        if self._refused[record]:
+            return True
+        for scale in (1, 2, 4, 8) if reduction is None else (reduction,):
+            places = self._places.get(scale)
+            if (places is not None and places[record] != _NONE) or (record, scale) in self._drafted:
+                return True
+        return False
 
     def refuse(self, record: int) -> None:
         """Remembers that a record cannot be kept."""
@@ -238,7 +248,7 @@ class Cache:
     ) -> bool:
         """Appends the planes of a record to the data set's open segment; seals it where it is full.
 
-        Planes that no segment can hold are refused for good.
+        What is there already is left as it is. Planes that no segment can hold are refused for good.
 
         Args:
             size: (width, height) in pixels of the full image.
@@ -252,16 +262,19 @@ class Cache:
         if len(planes) + OVERHEAD_BYTES > self._segment_bytes:
             shelf.refuse(record)
             return True
+        if shelf.has(record, reduction):
+            return True
         row = shelf._row(record, reduction, size)
         for _ in range(2):
             opened = self._open.get(shelf.name) or self._reserve(shelf)
             if opened is None:
                 return False
             if opened[1].append(row, planes):
+                shelf._drafted.add((record, reduction))
                 return True
             if not opened[1].rows:  # larger than what is left
                 self._close_part(shelf.name)
-                self._full_ns = self._changed_ns()
+                self._note_full(of_disk=False)
                 return False
             self._seal(shelf.name)
         return False
@@ -361,16 +374,17 @@ class Cache:
             fits = capacity > OVERHEAD_BYTES
             part = self.folder.reserve(capacity) if fits else None
         if part is None:
-            self._full_ns = self._changed_ns()
-            if not self._told_full:
-                self._told_full = True
-                self._tell_full(fits)
+            self._note_full(of_disk=fits)
             return None
         self._open[shelf.name] = part, Draft(self._pixels, shelf.name, capacity)
         return self._open[shelf.name]
 
-    def _tell_full(self, in_budget: bool) -> None:
-        if in_budget:
+    def _note_full(self, *, of_disk: bool) -> None:
+        self._full_ns = self._changed_ns()
+        if self._told_full:
+            return
+        self._told_full = True
+        if of_disk:
             status = os.statvfs(self.folder.path)
             log.warning(
                 "cache: %s: the file system of %d MB is full, what is cached stays: make it larger "
@@ -386,10 +400,11 @@ class Cache:
 
     def _seal(self, name: str) -> None:
         part, draft = self._open.pop(name)
+        shelf = self._shelves[name]
+        shelf._drafted.clear()
         try:
             with self.folder.locked():
                 self.refresh()
-                shelf = self._shelves[name]
                 known = {
                     position
                     for position, row in enumerate(draft.rows)
@@ -408,6 +423,7 @@ class Cache:
 
     def _close_part(self, name: str) -> None:
         part, _ = self._open.pop(name)
+        self._shelves[name]._drafted.clear()
         part.close()
 
     def _remove_other_pixels(self) -> None:

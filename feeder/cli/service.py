@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.cli.cache import add_cache_options
 from feeder.cli.data import add_record_options, record_format, record_keys
 from feeder.errors import ConfigError, WorkerUnavailable
 
@@ -85,6 +86,7 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         help="seek points, which make it cheaper to decode records again: keep them beside the indexes where "
         "they can be written, only use what is there, or neither (default: %(default)s)",
     )
+    add_cache_options(parser)
     parser.set_defaults(run=_worker)
 
 
@@ -102,8 +104,11 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    from feeder.cache import parse_size
     from feeder.wire.address import parse_listen
     from feeder.worker import WorkerConfig, serve
+
+    cached = args.cache_bytes or ("80%" if args.cache_dir or args.warm else None)
 
     config = WorkerConfig(
         datasets=_datasets(args.dataset),
@@ -117,6 +122,9 @@ def _worker(args: argparse.Namespace) -> int:
         index_dir=args.index_dir,
         build_index=not args.no_index_build,
         seek=args.seek,
+        cache=None if cached is None else parse_size(cached),
+        cache_dir=args.cache_dir,
+        warm=args.warm,
     )
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
@@ -218,6 +226,7 @@ def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
         (values["counters"], reply.counters),
         *zip(values["datasets"], reply.datasets, strict=True),
         *zip(values["quarantine"], reply.quarantine, strict=True),
+        *([(values["cache"], reply.cache)] if reply.HasField("cache") else ()),
     ):
         part.update({name: getattr(message, name) for name in part})
     return values
@@ -244,8 +253,10 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
         f"  time      reading {counters.read_s:.1f} s, decoding {counters.decode_s:.1f} s, waiting for "
         f"requests {counters.idle_s:.1f} s (sums over threads)",
-        f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint",
     ]
+    if reply.HasField("cache"):
+        lines.append(f"  cache     {_cache(reply.cache)}")
+    lines.append(f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint")
     for info in reply.datasets:
         lines.append(
             f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {_size(info.bytes):>10}  "
@@ -256,6 +267,15 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         for bad in list(reply.quarantine)[:10]:
             lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
     return "\n".join(lines)
+
+
+def _cache(cache: pb.CacheInfo) -> str:
+    asked = cache.hits + cache.misses
+    return (
+        f"{cache.hits:,} hits of {asked:,} ({100 * cache.hits / asked if asked else 0:.1f} %), "
+        f"{cache.filled:,} records added, {_size(cache.bytes)} in {cache.segments:,} segments of at most "
+        f"{_size(cache.budget_bytes)}{', full' if cache.full else ''}, {cache.dropped:,} dropped"
+    )
 
 
 def _size(nbytes: float) -> str:

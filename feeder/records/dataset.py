@@ -160,6 +160,7 @@ class Dataset:
         self.nbytes = sum(shard.nbytes for shard in self.shards)
         self.bad = sum(int((index.label < 0).sum()) for index in indexes)
         self._keys = keys.of("tfrecord")
+        self._contents = [index.content for index in indexes]
         cache = PageCache()
         self._shards = [_Shard(path, index, cache) for path, index in zip(shards, indexes, strict=True)]
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
@@ -268,6 +269,19 @@ class Dataset:
         number, index = self._place(record)
         digest: int = self._shards[number].crc[index]
         return digest
+
+    def label(self, record: int) -> int:
+        """What `read` gives as the label of a record in [0, len), known without reading it; -1: bad."""
+        number, index = self._place(record)
+        label: int = self._shards[number].label[index]
+        return label
+
+    def shard_starts(self) -> list[tuple[str, int, int]]:
+        """For each shard its content (see ShardIndex), its first record, and how many records it has."""
+        return [
+            (content, start, shard.records)
+            for content, start, shard in zip(self._contents, self._starts, self.shards, strict=True)
+        ]
 
     def close(self) -> None:
         """Closes all files; reads under way end, later ones raise Closed. May be called twice."""

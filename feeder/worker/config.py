@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from feeder.cache import Size
 from feeder.decode import Kind
 from feeder.errors import ConfigError
 from feeder.records import FormatName, RecordKeys, SeekMode
@@ -34,6 +35,9 @@ class WorkerConfig:
         index_dir: folder of the indexes; None: beside the shards.
         build_index: whether missing or stale indexes are built at start.
         seek: "learn" keeps seek points beside the indexes and uses them, "use" only uses them.
+        cache: how much decoded planes may take; None: they are not kept.
+        cache_dir: folder of the cache; None: in shared memory.
+        warm: whether the cache is filled from the start, not only by what is asked for.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -47,6 +51,9 @@ class WorkerConfig:
     index_dir: Path | None = None
     build_index: bool = True
     seek: SeekMode = "learn"
+    cache: Size | None = None
+    cache_dir: Path | None = None
+    warm: bool = False
 
     def __post_init__(self) -> None:
         if not self.datasets:

@@ -27,6 +27,7 @@ from feeder.records import Dataset
 from feeder.wire import SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
+from feeder.worker.caching import open_caching
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
 from feeder.worker.listen import bind, release
@@ -228,13 +229,18 @@ class _Worker:
         pixels = pixel_fingerprint(decoder)
         log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
 
+        caching = open_caching(config, datasets, decoder, pixels)
+        if caching is not None:
+            stack.callback(caching.close)
         quarantine = Quarantine()
         self._sessions = SessionRegistry(config.max_streams)
         self._pipeline = Pipeline(readers, callers, quarantine)
         stack.callback(self._pipeline.close)
         worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         identity = Identity(worker_id, threads, pixels)
-        servicer = FeederServicer(identity, datasets, decoder, self._sessions, self._pipeline, quarantine)
+        servicer = FeederServicer(
+            identity, datasets, decoder, self._sessions, self._pipeline, quarantine, caching
+        )
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
         )

@@ -21,6 +21,7 @@ from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
 from feeder.wire.messages import Open, Opened
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.caching import Caching
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.sessions import SessionRegistry, Ticket
@@ -54,6 +55,7 @@ class FeederServicer:
         sessions: SessionRegistry,
         pipeline: Pipeline,
         quarantine: Quarantine,
+        caching: Caching | None,
     ) -> None:
         self._identity = identity
         self._datasets = datasets
@@ -61,6 +63,7 @@ class FeederServicer:
         self._sessions = sessions
         self._pipeline = pipeline
         self._quarantine = quarantine
+        self._caching = caching
         self._started_s = time.monotonic()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -119,6 +122,7 @@ class FeederServicer:
             ),
             uptime_s=time.monotonic() - self._started_s,
             quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],
+            cache=None if self._caching is None else self._caching.info(),
         )
 
     def feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -193,7 +197,10 @@ class FeederServicer:
                 f"{self._identity.pixel_fingerprint} ({self._decoder.name}): all workers of a stream "
                 f"must have the same decoder"
             )
-        maker = ChunkMaker(dataset, self._decoder, opening.spec)
+        if self._caching is None:
+            maker = ChunkMaker(dataset, self._decoder, opening.spec)
+        else:
+            maker = self._caching.maker(dataset, opening.spec)
         maker.order.consumer_lanes(
             opening.consumer_index, opening.consumer_count
         )  # raises where they do not fit

@@ -164,6 +164,17 @@ def test_what_cannot_be_kept_is_remembered(open_cache: OpenCache) -> None:
     assert shelf.has(4, 2)
 
 
+def test_what_is_there_is_not_added_again(open_cache: OpenCache) -> None:
+    cache = open_cache()
+    for _ in range(2):
+        add(cache, 1)
+    cache.seal()
+    add(cache, 1)
+    cache.seal()
+    assert held(cache, [1]) == {1}
+    assert (cache.counters().filled, cache.counters().segments) == (1, 1)
+
+
 def test_planes_larger_than_a_segment_are_refused(open_cache: OpenCache) -> None:
     cache = open_cache()
     shelf = cache.shelf("numbers")

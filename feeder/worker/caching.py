@@ -1,0 +1,82 @@
+"""The cache of a worker, with the thread that fills it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from feeder.batch import ChunkMaker, warm
+from feeder.cache import Cache, Filler, Folder, Offer, default_folder, resolve
+from feeder.decode import Decoder
+from feeder.records import Dataset
+from feeder.spec import StreamSpec
+from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.config import WorkerConfig
+
+__all__ = ["Caching", "open_caching"]
+
+log = logging.getLogger(__name__)
+
+
+class Caching:
+    """A cache of decoded planes that is filled while it serves."""
+
+    def __init__(
+        self, cache: Cache, decoder: Decoder, datasets: Mapping[str, Dataset], warm_up: bool
+    ) -> None:
+        self._cache = cache
+        self._decoder = decoder
+        self._filler = Filler(cache, decoder.keep, self._offers(datasets) if warm_up else ())
+
+    def maker(self, dataset: Dataset, spec: StreamSpec) -> ChunkMaker:
+        """Makes chunks of a data set from the cache, and offers it what it lacks."""
+        return ChunkMaker(dataset, self._decoder, spec, self._cache.shelf(dataset.name), self._filler)
+
+    def info(self) -> pb.CacheInfo:
+        """For Describe."""
+        counters = self._cache.counters()
+        return pb.CacheInfo(
+            hits=counters.hits,
+            misses=counters.misses,
+            filled=counters.filled,
+            dropped=counters.dropped,
+            bytes=counters.bytes,
+            segments=counters.segments,
+            budget_bytes=self._cache.budget,
+            full=self._cache.full,
+        )
+
+    def close(self) -> None:
+        """Seals what is open and leaves the folder; what was filled stays for the next worker."""
+        self._filler.close()
+        self._cache.close()
+
+    def _offers(self, datasets: Mapping[str, Dataset]) -> Iterator[Offer]:
+        for name, dataset in datasets.items():
+            yield from warm(dataset, self._decoder, self._cache.shelf(name))
+
+
+def open_caching(
+    config: WorkerConfig, datasets: Mapping[str, Dataset], decoder: Decoder, pixels: str
+) -> Caching | None:
+    """The cache that a worker was asked for; None where it was not, or has no decoder for it.
+
+    Args:
+        pixels: fingerprint of what the decoder makes.
+
+    Raises:
+        ConfigError: the folder cannot be used, or is in use with another budget.
+        StorageError: the folder cannot be locked.
+    """
+    if config.cache is None:
+        return None
+    if not decoder.keeps:
+        log.warning("no cache: only the native decoder can keep planes, this one is %s", decoder.name)
+        return None
+    folder = Folder(config.cache_dir or default_folder())
+    budget, note = resolve(config.cache, folder.path)
+    if note:
+        log.warning("cache: %s", note)
+    cache = Cache(folder, budget, pixels, datasets)
+    log.info("cache: at most %.1f MB in %s", budget / 1e6, folder.path)
+    return Caching(cache, decoder, datasets, config.warm)
