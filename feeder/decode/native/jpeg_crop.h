@@ -107,7 +107,8 @@ typedef struct feeder_request {
   int32_t out_height, out_width; /* pixels, at least 1 */
   feeder_stop stop;
   uint8_t *seek;         /* FEEDER_SEEK_BYTES bytes, or NULL. The result never depends on them while they are of this
-                          * image; those of another one are found out, and those that were made to deceive need not be */
+                          * image. Others do no harm to memory, but not all of them are found out: callers bind points
+                          * to the bytes by checksums */
   uint8_t *seek_outcome; /* FEEDER_SEEK_...; NULL where seek is */
 } feeder_request;
 

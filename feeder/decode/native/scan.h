@@ -38,7 +38,7 @@ struct Scan {
 
 // True, and *scan, for a well-formed baseline or extended sequential file with all of its components in one scan and
 // a sampling that Scan can say. False for everything else, damaged or not: libjpeg is asked then.
-// What this accepts, libjpeg accepts without a warning. *scan points into data.
+// What this accepts, libjpeg accepts without a warning, but for that of an odd JFIF version. *scan points into data.
 bool read_scan(const uint8_t *data, size_t size, Scan *scan) noexcept;
 
 }  // namespace feeder
