@@ -213,8 +213,11 @@ class Cache:
 
     @property
     def full(self) -> bool:
-        """Whether there was no room for a segment, and nothing has changed since."""
-        return self._full_ns != -1 and self._full_ns == self._changed_ns()
+        """Whether nothing can be added: there was no room and nothing has changed since, or no folder."""
+        try:
+            return self._full_ns != -1 and self._full_ns == self._changed_ns()
+        except StorageError:
+            return True
 
     def counters(self) -> Counters:
         """A snapshot."""

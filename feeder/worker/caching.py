@@ -76,7 +76,10 @@ def open_caching(
     folder = Folder(config.cache_dir or default_folder())
     budget, note = resolve(config.cache, folder.path)
     if note:
-        log.warning("cache: %s", note)
+        log.warning(
+            "cache: %s: give it more room (docker run --shm-size), or keep the cache elsewhere (--cache-dir)",
+            note,
+        )
     cache = Cache(folder, budget, pixels, datasets)
     log.info("cache: at most %.1f MB in %s", budget / 1e6, folder.path)
     return Caching(cache, decoder, datasets, config.warm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +151,19 @@ def test_trouble_with_the_folder_passes(
     away.rename(path)
     filler.offer([offer(cache, 5)])
     until(lambda: held(cache, [5]))
+
+
+def test_a_folder_that_is_gone_is_no_trouble_for_who_offers(
+    open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = open_cache(Numbers(each=400), budget=1 << 20)
+    filler = fill(cache, decode)
+    filler.offer(offer(cache, record) for record in range(400))
+    until(lambda: cache.full)
+    shutil.rmtree(cache.folder.path)
+    until(lambda: "cache: filling rests for" in caplog.text)
+    filler.offer([offer(cache, 401)])
+    assert cache.full
 
 
 def test_an_error_ends_filling_and_nothing_else(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -299,3 +302,53 @@ def test_without_the_kernel_there_is_no_cache(folder: Path, place: Path, start_w
     worker = start_worker(folder, *flags(place), "--decoder", "portable")
     assert not describe(worker).HasField("cache")
     assert "no cache: only the native decoder can keep planes" in worker.log.read_text()
+
+
+_SMALL = """
+mount -t tmpfs -o size=12m tmpfs "$1" || exit 3
+shift
+exec "$@"
+"""
+
+
+def test_a_small_file_system_is_told_and_no_more(
+    make_shards: Callable[..., Path], tmp_path: Path, digest_batches: Any
+) -> None:
+    may = subprocess.run(["unshare", "-rm", "true"], capture_output=True)
+    if may.returncode:
+        pytest.skip(f"no mounts in a user namespace here: {may.stderr.decode().strip()}")
+    folder = make_shards(tmp_path / "clean", [jpeg(number) for number in range(RECORDS)])
+    small = tmp_path / "small"
+    small.mkdir()
+    worker = SmallWorker(small, tmp_path / "worker.log", folder)
+    try:
+        until(worker, lambda cache: cache.full and cache.bytes)
+        epoch(worker, digest_batches, 0)
+        assert RECORDS // 2 < describe(worker).cache.hits < RECORDS
+    finally:
+        worker.process.send_signal(signal.SIGTERM)
+        worker.process.wait(30)
+        worker.process.stdout.close()
+    assert worker.process.returncode == 0
+    assert "give it more room (docker run --shm-size), or keep the cache elsewhere" in worker.log.read_text()
+
+
+class SmallWorker:
+    """A worker in a namespace of its own, where the folder of its cache is a file system of 12 MiB."""
+
+    def __init__(self, small: Path, log: Path, folder: Path) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "feeder", "worker", "--dataset", f"data={folder}", "--threads", "1"]
+        command += ["--listen", "127.0.0.1:0", "--warm", *flags(small / "cache", 64 << 30)]
+        root = Path(feeder.__file__).resolve().parent.parent
+        with open(log, "ab") as stderr:
+            self.process: Any = subprocess.Popen(
+                ["unshare", "-rm", "sh", "-c", _SMALL, "small", str(small), *command],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(root)},
+            )
+        line = self.process.stdout.readline()
+        assert line.startswith("feeder worker listening on "), log.read_text()
+        self.address = line.split()[-1]
