@@ -249,7 +249,8 @@ def _load(consumer: Contestant, job: Job, target: str, seek: str = "off") -> Non
 
 
 def _feeder(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
-    command = [sys.executable, "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
+    # -P: the checkout that this may run in has the package too, but not the kernel.
+    command = [sys.executable, "-P", "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
     command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
     command += [f"--dataset=bench={shard}" for shard in job.shards]
     worker = stack.enter_context(Process("feeder worker", command))

@@ -355,7 +355,7 @@ def _index(args: argparse.Namespace) -> int:
     if len(slow) > SLOW_SHOWN:
         print(f"and {_count(len(slow) - SLOW_SHOWN, 'shard')} more like these", file=sys.stderr)
     if learned:
-        print(f"seek points: {_count(learned.learned, 'record')} learned, {learned.there:,} were there")
+        print(f"seek points: {_count(learned.learned, 'record')} learned, {learned.there:,} were complete")
         if learned.damaged:
             print(
                 f"{_count(learned.damaged, 'image')} damaged: run feeder verify to list them",

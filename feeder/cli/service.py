@@ -251,8 +251,9 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
-        f"  time      reading {counters.read_s:.1f} s, decoding {counters.decode_s:.1f} s, waiting for "
-        f"requests {counters.idle_s:.1f} s (sums over threads)",
+        f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
+        f"requests {counters.idle_s:.1f} s (sums over threads, which share those "
+        "that decode)",
     ]
     if reply.HasField("cache"):
         lines.append(f"  cache     {_cache(reply.cache)}")

@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import logging
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
+from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.link import Link
@@ -96,8 +98,9 @@ class Engine:
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
         )
         self._lock = threading.Lock()
-        #: A batch is ready, or a worker's state changed.
-        self._changed = threading.Condition(self._lock)
+        #: Holds something when a batch is ready, or a worker's state changed. No Condition: its wait is
+        #: Python, and a KeyboardInterrupt within would leave the lock as nobody expects it.
+        self._changed: SimpleQueue[None] = SimpleQueue()
         self._assemblies: dict[int, Assembly] = {}
         self._progress_s = time.monotonic()
         self._fault: FeederError | None = None
@@ -117,16 +120,27 @@ class Engine:
             FeederError: what keeps the batch from coming; asking again is allowed.
         """
         begun = time.monotonic()
-        with self._changed:
+        with self._lock:
             if not self._started and not self._closed:
                 self._started = True
                 _running.add(self)
                 for link in self.links.values():
                     link.start()
-            try:
-                return self._wait(number, begun)
-            finally:
-                self.wait_s += time.monotonic() - begun
+        try:
+            while True:
+                with self._lock:
+                    self._drop_before(number)
+                    now = time.monotonic()
+                    self._send(now)
+                    if not self._closed and self._session.ready is not None:
+                        return self._ready()
+                    if not self._closed and self._session.ended:
+                        return None
+                    patience_s = self._patience(now, begun)
+                with contextlib.suppress(Empty):
+                    self._changed.get(timeout=patience_s)
+        finally:
+            self.wait_s += time.monotonic() - begun
 
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
@@ -134,28 +148,28 @@ class Engine:
             self._drop_before(number)
             self._send(time.monotonic())
 
-    def _wait(self, number: int, begun: float) -> Assembly | None:
-        self._drop_before(number)
-        while True:
-            if self._closed:
-                raise Closed("the stream was closed; make a new one with start= its position to go on")
-            now = time.monotonic()
-            self._send(now)
-            step = self._session.ready
-            if step is not None:
-                assembly = self._assemblies[step.number]
-                assembly.detach()
-                return assembly
-            if self._session.ended:
-                return None
-            stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
-            trouble = self._trouble(now, stalled_s)
-            if trouble is not None:
-                # A copy: the traceback of what is raised holds the caller's frames, and through them the
-                # Stream.
-                raise copy.copy(trouble)
-            wake_s = self._session.wake_s()
-            self._changed.wait(max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now))
+    def _ready(self) -> Assembly | None:
+        step = self._session.ready
+        assert step is not None
+        assembly = self._assemblies[step.number]
+        assembly.detach()
+        return assembly
+
+    def _patience(self, now: float, begun: float) -> float:
+        """Seconds after which the consumer looks again although nothing changed.
+
+        Raises:
+            FeederError: waiting on makes no sense.
+        """
+        if self._closed:
+            raise Closed("the stream was closed; make a new one with start= its position to go on")
+        stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
+        trouble = self._trouble(now, stalled_s)
+        if trouble is not None:
+            # A copy: the traceback of what is raised holds the caller's frames, and through them the Stream.
+            raise copy.copy(trouble)
+        wake_s = self._session.wake_s()
+        return max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now)
 
     def view(self, name: str) -> WorkerView:
         """What the session knows of one worker."""
@@ -182,8 +196,8 @@ class Engine:
             return
         self.stop()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            self._wake()
         for link in self.links.values():
             link.join(deadline - time.monotonic())
         with self._lock:
@@ -198,32 +212,32 @@ class Engine:
 
     def opened(self, name: str, opened: Opened) -> None:
         """A worker takes requests."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             self._session.opened(name, opened.max_outstanding, now)
             self._send(now)
-            self._changed.notify_all()
+            self._wake()
 
     def lost(self, name: str) -> None:
         """A connection ended, or was not made."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             self._session.lost(name, now)
             self._send(now)
-            self._changed.notify_all()
+            self._wake()
 
     def gone(self, name: str) -> None:
         """A link's thread ends."""
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._fault = ServiceError(
                     f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
                 )
-                self._changed.notify_all()
+                self._wake()
 
     def replied(self, name: str, reply: Failed | Draining) -> None:
         """A worker's answer that is no chunk."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             if isinstance(reply, Draining):
                 log.info("worker %s drains", name)
@@ -231,7 +245,7 @@ class Engine:
             else:
                 error, final = _failure(name, reply)
                 self._session.failed(name, reply.id, error, now, final=final)
-                self._changed.notify_all()
+                self._wake()
             self._send(now)
 
     def arriving(self, name: str, chunk: Chunk) -> Landing | None:
@@ -241,7 +255,7 @@ class Engine:
         Raises:
             ProtocolError: it is not what was asked for.
         """
-        with self._changed:
+        with self._lock:
             self.received_bytes += chunk.pixel_bytes
             piece = self._session.expects(name, chunk.id)
             if piece is None or self._closed:
@@ -264,7 +278,7 @@ class Engine:
 
     def landed(self, name: str, chunk: Chunk, landing: Landing) -> None:
         """All pixels of a chunk are in their places."""
-        with self._changed:
+        with self._lock:
             landing.assembly.writers -= 1
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
@@ -272,7 +286,7 @@ class Engine:
                 landing.assembly.note(piece.slots, chunk)
             self._session.delivered(name, chunk.id, now)
             if self._session.ready is not None:
-                self._changed.notify_all()
+                self._wake()
             self._send(now)
 
     def given_up(self, landing: Landing) -> None:
@@ -281,6 +295,10 @@ class Engine:
             landing.assembly.writers -= 1
 
     # With the lock held.
+
+    def _wake(self) -> None:
+        if self._changed.empty():
+            self._changed.put(None)
 
     def _drop_before(self, number: int) -> None:
         while (step := self._session.ready) is not None and step.number < number:

@@ -333,7 +333,7 @@ def _open_fitting(path: Path, header: bytes, flags: int) -> int:
         _Unfit: it starts with something else.
         OSError: there is none, or it may not be opened.
     """
-    fd = os.open(path, flags | os.O_CLOEXEC)
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of that name would be waited for
     try:
         if os.pread(fd, HEADER_BYTES, 0) != header:
             raise _Unfit(errno.EINVAL, "belongs to another shard or version", str(path))

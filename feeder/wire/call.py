@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
@@ -109,7 +110,7 @@ class Call:
         self._pinged_s: float | None = None
         #: Guards what follows; held for no longer than a send that does not wait.
         self._lock = threading.Lock()
-        self._http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._http = H2Connection(H2Configuration(client_side=True))
         self._http.local_settings = Settings(
             client=True,
             initial_values={
@@ -245,6 +246,12 @@ class Call:
 
     def _queue_messages(self) -> None:
         """With the lock: hands messages to h2 as far as the peer's windows allow."""
+        try:
+            self._hand_over()
+        except H2Error as error:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the stream is closed ({error})") from None
+
+    def _hand_over(self) -> None:
         while self._unsent:
             message = self._unsent[0]
             room = min(self._http.local_flow_control_window(STREAM), self._http.max_outbound_frame_size)
@@ -349,12 +356,14 @@ class Call:
         try:
             with self._lock:
                 events = self._http.receive_data(frame)
-                self._queue_messages()
-                self._flush()
         except H2Error as error:
             raise CallFailed(grpc.StatusCode.INTERNAL, f"not HTTP/2 as it should be: {error}") from None
         for event in events:
             self._note(event)
+        if not self._ended:
+            with self._lock:
+                self._queue_messages()
+                self._flush()
 
     def _note(self, event: Event) -> None:
         if isinstance(event, ResponseReceived):
@@ -440,8 +449,8 @@ def _request_headers(address: Address, method: str, user_agent: str) -> list[tup
     ]
 
 
-def _texts(headers: object) -> dict[str, str]:
-    return {str(name): str(value) for name, value in headers}  # type: ignore[attr-defined]
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in headers}
 
 
 def _status_code(number: str) -> grpc.StatusCode:

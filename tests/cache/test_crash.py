@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,7 +33,9 @@ def run(place: Path) -> None:
 def lines_of(place: Path, last: int | None) -> int:
     """Runs in a child that dies at line `last` of the cache; how many lines it took otherwise."""
     receive, send = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX, if another test has loaded it
+        child = os.fork()
     if child == 0:
         count = 0
 

@@ -64,7 +64,7 @@ def test_index_learns_seek_points_once(
     assert main(["index", shards, "--seek"]) == 0
     out, err = capsys.readouterr()
     assert "2 shards, 12 records" in out
-    assert "seek points: 12 records learned, 0 were there" in out
+    assert "seek points: 12 records learned, 0 were complete" in out
     assert "1 image damaged: run feeder verify" in err
     assert len(list((tmp_path / "shards").glob("*.feederseek"))) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -135,7 +136,9 @@ def test_a_closed_decoder_learns_nothing(images):
     with pytest.raises(Closed):
         decoder.learn(images, SeekPoints.nothing(3))
     decoder = open_decoder(2, "native")
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fork with threads is what is tested; Python and JAX warn of it
+        child = os.fork()
     if child == 0:
         try:
             decoder.learn(images, SeekPoints.nothing(3))

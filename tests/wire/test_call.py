@@ -244,6 +244,23 @@ def test_a_reset_stream(odd_server: Callable[[Script], Address]) -> None:
     assert failure.value.code() is grpc.StatusCode.CANCELLED
 
 
+def test_nothing_is_sent_on_a_stream_that_was_reset(odd_server: Callable[[Script], Address]) -> None:
+    with dial(odd_server(lambda http, _: http.reset_stream(1, 8))) as call:
+        with pytest.raises(CallFailed, match="reset"):
+            call.receive()
+        with pytest.raises(CallFailed, match="closed"):
+            call.done_sending()
+
+
+def test_a_header_that_is_no_utf8(odd_server: Callable[[Script], Address]) -> None:
+    def script(http: H2Connection, connection: socket.socket) -> None:
+        headers = [(b":status", b"200"), (b"grpc-status", b"5"), (b"grpc-message", b"\xff")]
+        http.send_headers(1, headers, end_stream=True)
+
+    with dial(odd_server(script)) as call, pytest.raises(CallFailed, match="NOT_FOUND: \ufffd"):
+        call.receive()
+
+
 def test_the_call_ends_within_a_message(odd_server: Callable[[Script], Address]) -> None:
     def script(http: H2Connection, connection: socket.socket) -> None:
         answer(http)
