@@ -150,6 +150,8 @@ class Session:
         self._failures: dict[Step, FeederError] = {}
         self._delayed: list[Piece] = []
         self._owner: dict[int, str] = {}
+        #: How the owners cut a step; empty: not known yet.
+        self._cuts: list[tuple[int, ...]] = []
         self._next_number = 0
         self._next_id = 1
         self._exhausted = False
@@ -330,6 +332,7 @@ class Session:
                     worker.state, worker.heard_s = "live", now
         live = self.live
         self._owner = assign(self._lanes, live) if live else {}
+        self._cuts = []
         for worker in self._workers.values():
             worker.queue.clear()
         self._delayed = [piece for piece in self._delayed if piece.not_before_s > now]
@@ -376,7 +379,7 @@ class Session:
                 self._route(piece, now, first=False)
 
     def _cut(self, step: Step) -> list[Piece]:
-        shares = slots_by_worker(self._slots, self._per_lane, self._owner)
-        return [
-            Piece(step, slots, slots[0] // self._per_lane) for _, slots in chunks(shares, self._max_slots)
-        ]
+        if not self._cuts:
+            shares = slots_by_worker(self._slots, self._per_lane, self._owner)
+            self._cuts = [slots for _, slots in chunks(shares, self._max_slots)]
+        return [Piece(step, slots, slots[0] // self._per_lane) for slots in self._cuts]
