@@ -8,6 +8,7 @@ from bench import contestant as contestant_module
 
 def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
+    monkeypatch.setattr(bench_service, "WARM_UP_BATCHES", 1)
     folder = tmp_path / "images"
     folder.mkdir()
     for path in sorted(imagenet_sample.iterdir())[:100]:
