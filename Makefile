@@ -101,10 +101,12 @@ $(VENV)/trainer/.ready: build/wheel/.ready | $(VENV)/trainer/bin/pip
 	$(VENV)/trainer/bin/pip install --quiet "$$(echo build/wheel/feeder-*.whl)[trainer]"
 	touch $@
 
-# Editable, so that tests and tools see the sources; the kernel is built again when its sources change.
+# Editable, so that tests and tools see the sources; the kernel is built again when its sources change, with the tools
+# of this environment. What feeder depends on is built apart, each with its own.
 $(VENV)/dev/.ready: pyproject.toml CMakeLists.txt $(wildcard feeder/decode/native/*) | $(VENV)/dev/bin/pip
 	$(VENV)/dev/bin/pip install --quiet 'scikit-build-core>=0.11' 'nanobind>=2.4' cmake ninja
-	$(VENV)/dev/bin/pip install --quiet --no-build-isolation --editable '.[worker,trainer,dev]'
+	$(VENV)/dev/bin/pip install --quiet --no-build-isolation --no-deps --editable .
+	$(VENV)/dev/bin/pip install --quiet 'feeder[worker,trainer,dev]'
 	touch $@
 
 $(VENV)/dev/.torch: | $(VENV)/dev/.ready
