@@ -168,7 +168,7 @@ class Engine:
         if trouble is not None:
             # A copy: the traceback of what is raised holds the caller's frames, and through them the Stream.
             raise copy.copy(trouble)
-        wake_s = self._session.wake_s()
+        wake_s = self._session.wake_s(now)
         return max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now)
 
     def view(self, name: str) -> WorkerView:

@@ -32,7 +32,8 @@ class WorkerStats:
         chunks: that they came in.
         outstanding: requests that it has not answered yet.
         reconnects: connections after the first.
-        failovers: requests that it did not fulfil and that went to another worker.
+        failovers: requests that it did not fulfil, or not in time, and that went to another worker.
+        hedges: those of them that went there because it was later than usual.
         error: why it is not connected; empty while it is, and where it was until the end.
     """
 
@@ -42,6 +43,7 @@ class WorkerStats:
     outstanding: int
     reconnects: int
     failovers: int
+    hedges: int
     error: str
 
 
@@ -198,6 +200,7 @@ class Stream(Iterator[Batch]):
                 outstanding=view.outstanding,
                 reconnects=link.reconnects,
                 failovers=view.failovers,
+                hedges=view.hedges,
                 error="" if error is None else str(error),
             )
         return StreamStats(

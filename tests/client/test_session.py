@@ -9,7 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from feeder.client.session import GATHER_S, RETRY_S, ROUNDS, Request, Session, Step
+from feeder.client.session import (
+    GATHER_S,
+    HEDGE_FACTOR,
+    HEDGE_SHARE,
+    RETRY_S,
+    ROUNDS,
+    Request,
+    Session,
+    Step,
+)
 from feeder.errors import BadRecord, StorageError
 from feeder.order import assign
 
@@ -37,7 +46,7 @@ def test_asks_nothing_before_a_worker_is_there() -> None:
     assert session.poll(0.0) == []
     session.lost("a", 0.1)
     assert session.poll(0.1) == []
-    assert session.wake_s() is None
+    assert session.wake_s(0.1) is None
 
 
 def test_at_the_start_all_workers_are_waited_for_a_moment() -> None:
@@ -46,9 +55,9 @@ def test_at_the_start_all_workers_are_waited_for_a_moment() -> None:
     assert session.poll(0.0) == []
     session.lost("b", 0.1)
     assert session.poll(0.1) == []
-    assert session.wake_s() == GATHER_S
+    assert session.wake_s(0.1) == GATHER_S
     assert session.poll(GATHER_S) != []
-    assert session.wake_s() is None
+    assert session.wake_s(GATHER_S) is None
 
 
 def test_at_the_start_the_last_worker_to_be_reached_ends_the_wait() -> None:
@@ -160,7 +169,7 @@ def test_a_silent_worker_is_not_waited_for_and_a_late_answer_is_dropped() -> Non
     for request in requests:
         if request.worker == "b":
             deliver(session, request, 9.0)
-    assert session.wake_s() == 10.0
+    assert session.wake_s(9.0) == 10.0
     again = session.poll(10.0)
     assert session.view("a").state == "suspect"
     assert {request.worker for request in again} == {"b"}
@@ -188,6 +197,76 @@ def test_a_late_answer_of_a_suspect_counts_if_it_is_first() -> None:
     assert session.take() == Step(0, 0, 0)
     for request in again:
         assert not deliver(session, request, 11.0)
+
+
+def serve(session: Session, steps: int, now: float, silence_s: float = 0.1) -> tuple[float, list[Request]]:
+    """Lets all workers answer at a steady pace, until they owe one more step; what they owe, and when."""
+    for _ in range(steps):
+        requests = session.poll(now)
+        now += silence_s
+        for request in requests:
+            deliver(session, request, now)
+        assert session.take() is not None
+    return now, session.poll(now)
+
+
+def test_a_worker_that_is_later_than_usual_is_passed_by() -> None:
+    session = make(["a", "b"], steps=100, depth=1)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0)
+    now, owed = serve(session, 99, 0.0)
+    for request in owed:
+        if request.worker == "b":
+            deliver(session, request, now + 0.1)
+    late = now + HEDGE_FACTOR * 0.1
+    assert session.wake_s(now + 0.1) == pytest.approx(late)
+    assert session.poll(late - 0.01) == []
+    again = session.poll(late + 0.01)
+    assert {request.worker for request in again} == {"b"}
+    assert covered(again, 99) == covered([request for request in owed if request.worker == "a"], 99)
+    view = session.view("a")
+    assert (view.state, view.hedges, view.failovers) == ("suspect", len(again), len(again))
+
+
+def test_little_is_asked_twice() -> None:
+    session = make(["a", "b"], steps=1000, depth=1)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0)
+    now, asked, twice = 0.0, 0, 0
+    for number in range(1000):
+        first = session.poll(now)
+        now += 0.1
+        for request in first:
+            if request.worker == "b" or number < 100:
+                deliver(session, request, now)
+        again = session.poll(now + 0.25)  # from the 100th step on, "a" is always late
+        for request in (*again, *first):
+            deliver(session, request, now + 0.25)
+        now += 0.3
+        asked, twice = asked + len(first) + len(again), twice + len(again)
+        assert session.take() is not None
+    assert 0 < twice == session.view("a").hedges <= HEDGE_SHARE * asked
+
+
+def test_where_all_are_late_nobody_is_passed_by() -> None:
+    session = make(["a", "b"], steps=100, depth=1)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0)
+    now, _ = serve(session, 99, 0.0)
+    assert session.poll(now + 5.0) == []
+    assert session.live == ["a", "b"]
+    assert session.wake_s(now + 5.0) == now + 10.0
+
+
+def test_a_worker_whose_habits_are_unknown_has_time() -> None:
+    session = make(["a", "b"], steps=100, depth=1)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0)
+    now, owed = serve(session, 5, 0.0)
+    for request in owed:
+        if request.worker == "b":
+            deliver(session, request, now + 0.1)
+    assert session.poll(now + 9.0) == []
 
 
 def test_the_only_worker_is_never_suspect() -> None:
@@ -232,7 +311,7 @@ def test_a_piece_that_all_workers_fail_is_tried_in_rounds_and_then_is_the_stream
     while session.failure is None:
         requests = session.poll(now)
         if not requests:
-            wake = session.wake_s()
+            wake = session.wake_s(now)
             assert wake is not None
             assert wake - now >= RETRY_S - 1e-9
             now = wake
@@ -328,6 +407,8 @@ class Feeding(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.poll()
+        wake = self.session.wake_s(self.now)
+        assert wake is None or wake > self.now
 
     @rule(name=st.sampled_from(WORKERS), data=st.data(), fails=st.booleans())
     def answer(self, name: str, data: st.DataObject, fails: bool) -> None:

@@ -122,6 +122,20 @@ def test_a_worker_that_hangs_is_passed_by_and_taken_back(
         assert stream.stats().workers[two[1].address].images > made
 
 
+def test_a_worker_that_stops_is_passed_by_as_soon_as_it_is_later_than_usual(
+    two: tuple[Any, Any], stream: feeder.Stream, undisturbed: list[str], digest_batches: Digest
+) -> None:
+    batches = take(stream, 45)
+    two[1].signal(signal.SIGSTOP)
+    batches += take(stream, 5)
+    stats = stream.stats().workers[two[1].address]
+    assert stats.state == "suspect"
+    assert stats.hedges > 0
+    batches += list(stream)
+    two[1].signal(signal.SIGCONT)
+    check_whole(stream, batches, undisturbed, digest_batches)
+
+
 def test_if_all_workers_are_dead_the_stream_says_so_and_goes_on_when_they_are_back(
     two: tuple[Any, Any],
     shards: Path,
