@@ -160,9 +160,8 @@ def test_a_folder_that_is_gone_is_no_trouble_for_who_offers(
     filler = fill(cache, decode)
     filler.offer(offer(cache, record) for record in range(400))
     until(lambda: cache.full)
-    shutil.rmtree(
-        cache.folder.path.rename(cache.folder.path.with_name("gone"))
-    )  # whole at once, under its writer
+    gone = cache.folder.path.rename(cache.folder.path.with_name("gone"))  # at once, whatever its writer is at
+    shutil.rmtree(gone)
     until(lambda: "cache: filling rests for" in caplog.text)
     filler.offer([offer(cache, 401)])
     assert cache.full
