@@ -44,17 +44,12 @@ def bars(rows: Sequence[Row], title: str, path: Path) -> None:
         error_kw={"elinewidth": 1, "ecolor": "#444444"},
     )
     for bar, row in zip(drawn, rows, strict=True):
-        if not row["antialias"]:
+        if not row.get("antialias", True):
             bar.set(hatch="///", edgecolor="white")
-    axes.legend(
-        handles=[
-            Patch(color=OURS, label="feeder"),
-            Patch(color=THEIRS, label="others"),
-            Patch(facecolor=THEIRS, edgecolor="white", hatch="///", label="without antialias"),
-        ],
-        loc="lower right",
-        frameon=False,
-    )
+    handles = [Patch(color=OURS, label="feeder"), Patch(color=THEIRS, label="others")]
+    if not all(row.get("antialias", True) for row in rows):
+        handles.append(Patch(facecolor=THEIRS, edgecolor="white", hatch="///", label="without antialias"))
+    axes.legend(handles=handles, loc="lower right", frameon=False)
     axes.set_xlabel("images a second; lines: quartiles")
     axes.set_title(title, fontsize=10, loc="left")
     _save(figure, axes, path)

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import plots
-from bench.tables import by_speed, decode_table, parts_table, scale_table, service_table, summary_lines
+from bench.tables import (
+    by_speed,
+    decode_table,
+    parts_table,
+    scale_table,
+    service_table,
+    summary_lines,
+    wire_table,
+)
 
 __all__ = ["Run", "main", "markdown", "newest_run"]
 
@@ -65,6 +73,12 @@ PAGES = {
         "Service: one worker and one client, each a process, over TCP loopback",
         "{size} pixels, batches of {batch}, {threads}, " + _ROUNDS + " of {batches} batches",
         service_table,
+        plots.bars,
+    ),
+    "wire": Page(
+        "Wire: ready batches from one process to another over TCP loopback",
+        "{size} pixels, batches of {batch}, " + _ROUNDS + " of {batches} batches",
+        wire_table,
         plots.bars,
     ),
 }

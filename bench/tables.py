@@ -15,6 +15,7 @@ __all__ = [
     "scale_table",
     "service_table",
     "summary_lines",
+    "wire_table",
 ]
 
 Row = Mapping[str, Any]
@@ -120,6 +121,35 @@ def service_table(rows: Sequence[Row]) -> str:
                 "yes" if row["antialias"] else "no",
                 f"{row['images_per_s']['median']:,.0f}",
                 f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
+                f"{row['cpu_us_per_image']['median']:,.0f}",
+                f"{row['consumer_cpu_us_per_image']['median']:,.0f}",
+                f"{row['feeder_times_faster']['median']:.2f} x",
+                f"{row['feeder_times_less_cpu']['median']:.2f} x",
+            )
+            for row in by_speed(rows)
+        ],
+    )
+
+
+def wire_table(rows: Sequence[Row]) -> str:
+    """A markdown table of the contestants of one wire run, fastest first."""
+    return _table(
+        (
+            "contestant",
+            "GB/s",
+            "quartiles",
+            "images/s",
+            "CPU us/image",
+            "of it consumer",
+            "feeder is",
+            "by CPU time",
+        ),
+        [
+            (
+                row["contestant"],
+                f"{row['gigabytes_per_s']['median']:.2f}",
+                f"{row['gigabytes_per_s']['low']:.2f} to {row['gigabytes_per_s']['high']:.2f}",
+                f"{row['images_per_s']['median']:,.0f}",
                 f"{row['cpu_us_per_image']['median']:,.0f}",
                 f"{row['consumer_cpu_us_per_image']['median']:,.0f}",
                 f"{row['feeder_times_faster']['median']:.2f} x",

@@ -20,6 +20,7 @@ import os
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+BUFFERS = 5
+"""Batches of memory that a consumer of the wire bench fills in turn: four ready and one in use."""
 
 
 class Handler(Protocol):
@@ -157,6 +161,41 @@ class DecodeContestant:
             if sum(map(len, kept)) >= request["count"]:
                 break
         np.save(request["path"], np.concatenate(kept)[: request["count"]])
+        return {}
+
+
+class BatchesReceived(ABC):
+    """The consumer's side of the wire bench: rounds over batches that a subclass receives."""
+
+    def prepare(self, request: dict[str, Any]) -> None:
+        """Keeps the request: port, `shape` of a batch, how many `different` ones are sent in turn."""
+        self.request = request
+        self.shape = tuple(request["shape"])
+        self.different = int(request["different"])
+        self._buffers = [np.empty(self.shape, np.uint8) for _ in range(BUFFERS)]
+
+    def buffer(self, number: int) -> np.ndarray:
+        """uint8 [B, H, W, 3], where the batch of that number goes; used in turn, as a training loop would."""
+        return self._buffers[number % len(self._buffers)]
+
+    @abstractmethod
+    def batches(self, count: int) -> Iterator[np.ndarray]:
+        """`count` batches of a new call, uint8 [B, H, W, 3]; the memory of each may be used again later."""
+
+    def round(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A new call: `warm_up` batches that are not timed, then `batches` that are."""
+        images = 0
+        started = time.perf_counter()
+        for number, batch in enumerate(self.batches(request["warm_up"] + request["batches"]), 1):
+            if number > request["warm_up"]:
+                images += len(batch)
+            elif number == request["warm_up"]:
+                started = time.perf_counter()
+        return {"seconds": time.perf_counter() - started, "images": images}
+
+    def outputs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Writes one of each batch."""
+        np.save(request["path"], np.stack([np.array(batch) for batch in self.batches(self.different)]))
         return {}
 
 

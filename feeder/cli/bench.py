@@ -19,13 +19,14 @@ examples:
   feeder bench parts --input photos/                     what an image costs by part, in microseconds
   feeder bench scale --input photos/                     over threads, crop area and image size
   feeder bench service --input photos/ --rivals --json   worker and client over TCP, as rows for a file
+  feeder bench wire                                      ready batches over TCP, and as others send them
 
 Rivals are measured if `make rivals` could install them. Run it on a machine that does nothing else.
 """
 
 
 def register(subparsers: Any) -> None:
-    """Adds `bench decode`, `bench parts`, `bench scale` and `bench service`."""
+    """Adds `bench decode` and its siblings."""
     bench = subparsers.add_parser(
         "bench",
         help="measure decode and service on this machine",
@@ -104,6 +105,17 @@ def register(subparsers: Any) -> None:
     _add_common(service)
     service.set_defaults(run=_service)
 
+    wire = kinds.add_parser(
+        "wire",
+        help="batches that are ready, from one process to another over TCP loopback",
+        allow_abbrev=False,
+    )
+    wire.add_argument(
+        "--batches", type=_at_least_one, default=200, help="batches of 64 timed a round (default %(default)s)"
+    )
+    _add_common(wire)
+    wire.set_defaults(run=_wire)
+
 
 def _add_rivals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rivals", action="store_true", help="run the other systems too (see make rivals)")
@@ -180,6 +192,11 @@ def _service(args: argparse.Namespace) -> int:
             threads=args.threads,
         )
     )
+
+
+def _wire(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_wire")
+    return int(module.run(as_json=args.json, rounds=args.rounds, batches=args.batches, size=args.size))
 
 
 def _bench_module(name: str) -> Any:

@@ -1,0 +1,127 @@
+"""The wire alone: batches that are ready, from one process to another over TCP loopback, all cores for both.
+
+feeder's server and client beside Arrow Flight and grpc.aio, which send the same batches of random pixels: no
+contestant decodes, and what its server sends lies in memory as it wants it. What arrives is checked first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import harness, tables
+from bench.bench_service import BATCH, Party, ServiceRound
+from bench.contestant import ContestantFailed, rival
+
+__all__ = ["run"]
+
+DIFFERENT = 4
+"""Batches that are sent in turn: 38 MB of 224 pixels, more than the second-level caches hold."""
+
+FEEDER = "feeder"
+RIVALS = {"Arrow Flight": "wire_flight.py", "grpc.aio": "wire_aio.py"}
+
+
+def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int = 224) -> int:
+    """Measures and prints a table, or JSON lines: environment, contestants, what was left out, summary.
+
+    Args:
+        as_json: print rows instead of the table.
+        rounds: how many are kept.
+        batches: timed in each round.
+        size: height and width of an image in pixels.
+
+    Returns:
+        0, or 1 where a contestant failed.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    shape = (BATCH, size, size, 3)
+    left_out: dict[str, ContestantFailed] = {}
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
+        sent = np.random.default_rng(0).integers(0, 256, (DIFFERENT, *shape), np.uint8)
+        np.save(place / "batches.npy", sent)
+        parties = {}
+        for name, script in ({FEEDER: "wire_feeder.py"} | RIVALS).items():
+            tables.progress(f"checking {name}")
+            try:
+                parties[name] = _party(name, script, place, cores, sent, stack)
+            except ContestantFailed as error:
+                left_out[name] = error
+        if FEEDER not in parties:
+            raise left_out[FEEDER]
+        results = harness.interleave(
+            {name: functools.partial(party.round, batches) for name, party in parties.items()},
+            rounds,
+            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+        )
+        facts = {name: party.consumer.facts for name, party in parties.items()}
+    tables.progress("")
+
+    head = harness.environment(cores, harness.installed("numpy", "grpcio", "pyarrow", "h2"))
+    head |= {
+        "bench": "wire",
+        "run": uuid.uuid4().hex[:12],
+        "size": size,
+        "batch": BATCH,
+        "batches": batches,
+        "rounds": rounds,
+    }
+    image_bytes = sent[0, 0].nbytes
+    rows = [
+        _row(head["run"], name, results[FEEDER], theirs, image_bytes) | facts[name]
+        for name, theirs in results.items()
+    ]
+    rows += [
+        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
+        for name, error in left_out.items()
+    ]
+    compared = {name: harness.comparison(row) for name, row in zip(results, rows, strict=False)}
+    del compared[FEEDER]
+    summary = {"kind": "summary", "run": head["run"], "feeder": FEEDER, "compared": compared}
+    if as_json:
+        harness.write_rows([head, *rows, summary])
+    else:
+        print(tables.wire_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
+    return 1 if left_out else 0
+
+
+def _party(
+    name: str, script: str, place: Path, cores: Sequence[int], sent: np.ndarray, stack: contextlib.ExitStack
+) -> Party:
+    """Both sides of a contestant, once what arrives is what was sent."""
+    flags = ("--cores", ",".join(map(str, cores)), "--variant")
+    server = stack.enter_context(rival(name, None, script, *flags, "server"))
+    server.load(path=str(place / "batches.npy"))
+    consumer = stack.enter_context(rival(name, None, script, *flags, "consumer"))
+    consumer.load(port=server.facts["port"], shape=sent.shape[1:], different=len(sent))
+    path = place / "arrived.npy"
+    consumer.ask("outputs", path=str(path))
+    if not np.array_equal(np.load(path), sent):
+        raise ContestantFailed(f"{name}: what arrives is not what was sent")
+    return Party(consumer, [server])
+
+
+def _row(
+    run_name: str,
+    name: str,
+    ours: Sequence[ServiceRound],
+    theirs: Sequence[ServiceRound],
+    image_bytes: int,
+) -> dict[str, Any]:
+    return harness.contestant_row(run_name, name, ours, theirs) | {
+        "gigabytes_per_s": harness.Spread.of(
+            [one.images_per_s * image_bytes / 1e9 for one in theirs]
+        ).rounded(3),
+        "consumer_cpu_us_per_image": harness.Spread.of(
+            [1e6 * one.consumer_cpu_seconds / one.images for one in theirs]
+        ).rounded(1),
+    }

@@ -1,0 +1,80 @@
+"""grpc.aio on loopback: the chunks and settings of feeder's wire, with grpcio's asyncio on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+from protocol import BatchesReceived, arguments, serve, versions
+
+from feeder.wire.channel import CLIENT_OPTIONS, SERVER_OPTIONS
+
+VARIANTS = ("server", "consumer")
+METHOD = "/bench.Wire/Feed"
+CHUNK_IMAGES = 32
+"""As many as feeder's client asks for at a time."""
+
+
+class Server:
+    """An asyncio server on a loop in a thread of its own."""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Serves the batches of `path`, uint8 [n, B, H, W, 3], in chunks."""
+        batches = np.load(request["path"])
+        self._chunks = [chunk.tobytes() for chunk in batches.reshape(-1, CHUNK_IMAGES, *batches.shape[2:])]
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return {"port": asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()}
+
+    async def _start(self) -> int:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        service, name = METHOD.strip("/").split("/")
+        feed = grpc.stream_stream_rpc_method_handler(self._feed)
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: feed})])
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return port
+
+    async def _feed(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            for number in range(int(request)):
+                yield self._chunks[number % len(self._chunks)]
+
+
+class Consumer(BatchesReceived):
+    """Copies each chunk to its place in a batch."""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keeps the request: port, shape of a batch, number of different batches."""
+        self.prepare(request)
+        return {"note": "chunks of 32 images, feeder's gRPC settings", "versions": versions("grpcio")}
+
+    def batches(self, count: int) -> Iterator[np.ndarray]:
+        """A new call for `count` batches."""
+        loop = asyncio.new_event_loop()
+        received = self._receive(count)
+        try:
+            while (batch := loop.run_until_complete(anext(received, None))) is not None:
+                yield batch
+        finally:
+            loop.run_until_complete(received.aclose())
+            loop.close()
+
+    async def _receive(self, count: int) -> Any:
+        chunks = self.shape[0] // CHUNK_IMAGES
+        target = f"127.0.0.1:{self.request['port']}"
+        async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+            call = channel.stream_stream(METHOD)(iter([b"%d" % (count * chunks)]))
+            for number in range(count):
+                batch = self.buffer(number)
+                for place in batch.reshape(chunks, -1):
+                    place[:] = np.frombuffer(await call.read(), np.uint8)
+                yield batch
+
+
+if __name__ == "__main__":
+    serve(Server() if arguments(__doc__ or "", VARIANTS).variant == "server" else Consumer())

@@ -1,0 +1,96 @@
+"""feeder's wire on loopback: the worker's server with chunks that are ready, the client's call into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+from protocol import BatchesReceived, arguments, serve, versions
+
+from feeder.wire import FEED, SERVICE
+from feeder.wire.address import Address
+from feeder.wire.call import Call
+from feeder.wire.channel import SERVER_OPTIONS
+from feeder.wire.codec import CHUNK_START_BYTES, ChunkFrame, encode_request, parse_chunk_start, parse_request
+from feeder.wire.messages import ChunkRequest
+
+VARIANTS = ("server", "consumer")
+
+CHUNK_IMAGES = 32
+"""As many as feeder's client asks for at a time."""
+
+READY_BATCHES = 4
+"""Asked for ahead, as feeder's client does by default."""
+
+
+class Server:
+    """Answers chunk requests: the number of a request names the chunk, from 1."""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Frames the chunks of all batches of `path`, uint8 [n, B, H, W, 3], once."""
+        batches = np.load(request["path"])
+        chunks = batches.reshape(-1, CHUNK_IMAGES, *batches.shape[2:])
+        self._messages = [_framed(number, pixels) for number, pixels in enumerate(chunks, 1)]
+        self._server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS)
+        feed = grpc.stream_stream_rpc_method_handler(self._feed)
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Feed": feed})])
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+        return {"port": port}
+
+    def _feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for request in requests:
+            asked = parse_request(request)
+            assert isinstance(asked, ChunkRequest)
+            yield self._messages[asked.id - 1]
+
+
+def _framed(number: int, pixels: np.ndarray) -> bytes:
+    count = len(pixels)
+    frame = ChunkFrame(number, count, pixels[0].nbytes)
+    message = np.empty(frame.size, np.uint8)
+    frame.fill(message, np.arange(count), np.zeros(count, np.int32), np.zeros(count, np.uint8))
+    message[frame.pixels_at :] = pixels.reshape(-1)
+    return message.tobytes()
+
+
+class Consumer(BatchesReceived):
+    """Keeps READY_BATCHES asked for, and reads each chunk to its place in a batch."""
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keeps the request: port, shape of a batch, number of different batches."""
+        self.prepare(request)
+        return {"note": "chunks of 32 images, client's own gRPC call", "versions": versions("grpcio", "h2")}
+
+    def batches(self, count: int) -> Iterator[np.ndarray]:
+        """A new call for `count` batches."""
+        chunks = self.shape[0] // CHUNK_IMAGES
+        address = Address("tcp", "127.0.0.1", self.request["port"])
+        with Call(address, FEED, user_agent="feeder-bench") as call:
+            asked = 0
+            for number in range(count):
+                while asked < min(count, number + READY_BATCHES):
+                    for piece in range(chunks):
+                        name = asked % self.different * chunks + piece + 1
+                        call.send(encode_request(ChunkRequest(name, 0, 0, tuple(range(CHUNK_IMAGES)))))
+                    asked += 1
+                batch = self.buffer(number)
+                for piece in range(chunks):
+                    self._receive(call, memoryview(batch.reshape(chunks, -1)[piece]))
+                yield batch
+
+    def _receive(self, call: Call, place: memoryview) -> None:
+        size = call.receive()
+        assert size is not None
+        chunk = parse_chunk_start(call.read(CHUNK_START_BYTES), size)
+        assert chunk is not None
+        here = chunk.pixels
+        place[: len(here)] = here
+        call.read_into(place[len(here) :])
+
+
+if __name__ == "__main__":
+    serve(Server() if arguments(__doc__ or "", VARIANTS).variant == "server" else Consumer())
