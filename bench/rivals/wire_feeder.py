@@ -1,4 +1,4 @@
-"""feeder's wire on loopback: the worker's server with chunks that are ready, the client's call into a batch."""
+"""feeder's wire on loopback: the worker's server with ready chunks, the client's call into a batch."""
 
 from __future__ import annotations
 

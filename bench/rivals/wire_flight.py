@@ -1,4 +1,4 @@
-"""Arrow Flight on loopback: the same batches by DoGet, a record batch each, taken as they come, not copied."""
+"""Arrow Flight on loopback: the same batches by DoGet, a record batch each, taken as they come."""
 
 from __future__ import annotations
 
