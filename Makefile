@@ -5,7 +5,7 @@ PYTHON ?= python3
 DEMO ?= demo
 # A folder of your own JPEGs for `make demo IMAGES=DIR`; empty: made pictures.
 IMAGES ?=
-# What to install of PyTorch for the tests of its adapter, e.g. TORCH=torch; empty: those tests are skipped.
+# What to install of PyTorch (and torchdata with it) for the tests of its adapter, e.g. TORCH=torch; empty: those tests are skipped.
 TORCH ?=
 # What `make fuzz` runs, and for how many seconds each.
 TARGETS ?= header entropy seek resample
@@ -110,7 +110,7 @@ $(VENV)/dev/.ready: pyproject.toml CMakeLists.txt $(wildcard feeder/decode/nativ
 	touch $@
 
 $(VENV)/dev/.torch: | $(VENV)/dev/.ready
-	$(VENV)/dev/bin/pip install --quiet '$(TORCH)'
+	$(VENV)/dev/bin/pip install --quiet '$(TORCH)' torchdata
 	touch $@
 
 # matplotlib brings Pillow along, which would take the place of pillow-simd elsewhere.

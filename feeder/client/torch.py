@@ -44,7 +44,7 @@ class FeederDataset(IterableDataset[TorchBatch]):
     pass over everything.
 
     Use `num_workers=0`, the default: decoding happens in the workers of feeder, and batches are ready ahead
-    of time.
+    of time. torchdata's StatefulDataLoader saves and restores it with its own state.
     """
 
     def __init__(

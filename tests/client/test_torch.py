@@ -99,3 +99,27 @@ def test_loader_processes_are_refused(method: str, tmp_path: Path) -> None:
 def test_batch_size_is_required() -> None:
     with pytest.raises(ConfigError, match="batch_size"):
         FeederDataset("127.0.0.1:9", "data")
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_a_stateful_loader_goes_on_where_it_was(scripted: Make) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    worker = scripted()
+
+    def make() -> tuple[Any, FeederDataset]:
+        dataset = FeederDataset(worker.address, "data", **TINY)
+        return torchdata.StatefulDataLoader(dataset, batch_size=None), dataset
+
+    loader, dataset = make()
+    expected = values(loader) + values(loader)
+    dataset.close()
+
+    loader, dataset = make()
+    begun = [batch.images[:, 0, 0, 0].tolist() for _, batch in zip(range(3), loader, strict=False)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    dataset.close()
+
+    loader, dataset = make()
+    loader.load_state_dict(state)
+    assert begun + values(loader) + values(loader) == expected
+    dataset.close()
