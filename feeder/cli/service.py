@@ -87,6 +87,11 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         "they can be written, only use what is there, or neither (default: %(default)s)",
     )
     add_cache_options(parser)
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="answer there for /metrics (Prometheus), /livez, /readyz and /startupz (default: nowhere)",
+    )
     parser.set_defaults(run=_worker)
 
 
@@ -125,6 +130,7 @@ def _worker(args: argparse.Namespace) -> int:
         cache=None if cached is None else parse_size(cached),
         cache_dir=args.cache_dir,
         warm=args.warm,
+        http=None if args.http is None else parse_listen(args.http),
     )
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True

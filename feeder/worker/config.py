@@ -38,6 +38,7 @@ class WorkerConfig:
         cache: how much decoded planes may take; None: they are not kept.
         cache_dir: folder of the cache; None: in shared memory.
         warm: whether the cache is filled from the start, not only by what is asked for.
+        http: where to answer for metrics and health, host and port; None: nowhere.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -54,8 +55,11 @@ class WorkerConfig:
     cache: Size | None = None
     cache_dir: Path | None = None
     warm: bool = False
+    http: Address | None = None
 
     def __post_init__(self) -> None:
+        if self.http is not None and self.http.kind != "tcp":
+            raise ConfigError(f"--http wants host:port, got {self.http}")
         if not self.datasets:
             raise ConfigError("no data set given: use --dataset NAME=PATTERN")
         for name in self.datasets:

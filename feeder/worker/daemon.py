@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -36,6 +36,9 @@ from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
+
+if TYPE_CHECKING:
+    from feeder.worker.http import HttpSide
 
 __all__ = ["serve"]
 
@@ -199,6 +202,8 @@ class _Worker:
         stack.callback(release, self.address)
         stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
 
+        self._http = self._open_http(stack)
+
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
         datasets = {}
@@ -254,11 +259,17 @@ class _Worker:
         # Again, so that it comes before the pipeline ends.
         stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
         self._server.start()
+        if self._http is not None:
+            from feeder.worker.metrics import registry_of
+
+            self._http.serving(registry_of(servicer.describe_now))
 
     def drain(self, inbox: _Inbox) -> int:
         """Answers what is owed, until drain_s passed or another signal comes."""
         self._sessions.drain()
         self._health.enter_graceful_shutdown()
+        if self._http is not None:
+            self._http.draining()
         self._pipeline.drain()
         live = self._sessions.live
         if live:
@@ -279,6 +290,16 @@ class _Worker:
     def _tell_idle(self, inbox: _Inbox) -> None:
         if self._sessions.wait_idle(self._config.drain_s):
             inbox.post_idle()
+
+    def _open_http(self, stack: ExitStack) -> HttpSide | None:
+        """The HTTP side, where it is wanted: what it stands on is imported only then."""
+        if self._config.http is None:
+            return None
+        from feeder.worker.http import HttpSide
+
+        http = stack.enter_context(HttpSide(self._config.http))
+        log.info("metrics and health at http://%s", http.address)
+        return http
 
     def _health_pool(self, stack: ExitStack) -> ThreadPoolExecutor:
         pool = ThreadPoolExecutor(1, thread_name_prefix="feeder-health")

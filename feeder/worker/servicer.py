@@ -81,6 +81,10 @@ class FeederServicer:
         )
 
     def describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeReply:
+        """`describe_now`, as a call."""
+        return self.describe_now()
+
+    def describe_now(self) -> pb.DescribeReply:
         """What the worker is, what it serves, and what it did since its start."""
         counters = self._pipeline.counters()
         datasets = self._datasets

@@ -1,0 +1,118 @@
+"""The HTTP side of a worker: metrics and health, on a thread and an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Literal, Self, TypeAlias
+
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from feeder.errors import ConfigError
+from feeder.wire.address import Address
+
+__all__ = ["HttpSide", "Stage"]
+
+Stage: TypeAlias = Literal["starting", "serving", "draining"]
+
+CLOSE_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 10.0
+"""A connection that is idle for so long is closed."""
+
+
+class HttpSide:
+    """Answers GET on an address until it is closed:
+
+        /startupz  200 once the worker has started to serve, 503 before
+        /livez     200 while the process can answer at all
+        /readyz    200 while new streams are taken, 503 at start and while it drains
+        /metrics   Prometheus' text format; 503 until the worker serves
+
+    Args:
+        address: host and port; port 0 lets the system choose.
+
+    Attributes:
+        address: where it listens.
+
+    Raises:
+        ConfigError: the address is in use, or not ours.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._stage: Stage = "starting"
+        self._registry: CollectorRegistry | None = None
+        self._loop = uvloop.new_event_loop()
+        self._runner = web.AppRunner(
+            self._app(),
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=REQUEST_TIMEOUT_S,
+            shutdown_timeout=CLOSE_TIMEOUT_S / 2,
+        )
+        try:
+            self.address = self._loop.run_until_complete(self._listen(address))
+        except BaseException:
+            self._loop.run_until_complete(self._runner.cleanup())
+            self._loop.close()
+            raise
+        self._thread = threading.Thread(target=self._loop.run_forever, name="feeder-http", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def serving(self, registry: CollectorRegistry) -> None:
+        """The worker takes streams now; `registry` gives its metrics."""
+        self._registry = registry
+        self._stage = "serving"
+
+    def draining(self) -> None:
+        """The worker takes no more streams."""
+        self._stage = "draining"
+
+    def close(self) -> None:
+        """Ends connections, socket and thread."""
+        ended = asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop)
+        try:
+            ended.result(CLOSE_TIMEOUT_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _listen(self, address: Address) -> Address:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address.host, address.port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from None
+        port: int = self._runner.addresses[0][1]
+        return Address("tcp", address.host, port)
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=0)
+        app.router.add_get("/livez", self._answer(lambda: True))
+        app.router.add_get("/startupz", self._answer(lambda: self._stage != "starting"))
+        app.router.add_get("/readyz", self._answer(lambda: self._stage == "serving"))
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    def _answer(self, good: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(status=200 if good() else 503, text=f"{self._stage}\n")
+
+        return answer
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self._registry is None:
+            return web.Response(status=503, text="starting\n")
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,96 @@
+"""What a worker counts, as Prometheus reads it: made anew of Describe's answer whenever it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from feeder.wire.v1 import feeder_pb2 as pb
+
+__all__ = ["registry_of"]
+
+COUNTERS = {
+    "images": ("images", "Images delivered in chunks."),
+    "chunks": ("chunks", "Chunks delivered."),
+    "bytes_read": ("read_bytes", "Bytes read from shards."),
+    "bytes_sent": ("sent_bytes", "Bytes of chunk messages."),
+    "bad_records": ("bad_records", "Times that a record was found bad."),
+    "storage_retries": ("storage_retries", "Reads of shards that were tried again."),
+    "read_s": ("read_seconds", "Thread-seconds spent reading, checking and parsing records."),
+    "decode_s": ("make_seconds", "Thread-seconds spent making chunks, decoding included."),
+    "idle_s": ("idle_seconds", "Thread-seconds that making threads waited for something to do."),
+    "seek_used": ("seek_used", "Images decoded from seek points."),
+    "seek_learned": ("seek_learned", "Times that seek points were written."),
+    "seek_refused": ("seek_refused", "Images whose seek points contradicted them."),
+    "seek_torn": ("seek_torn", "Seek points that were damaged or of other bytes."),
+    "seek_dropped": ("seek_dropped", "Times that seek points could not be written."),
+}
+"""Field of Counters -> what follows feeder_, and help; prometheus_client adds _total."""
+
+CACHE_COUNTERS = {
+    "hits": ("cache_hits", "Records made of cached planes."),
+    "misses": ("cache_misses", "Records that were read and decoded although there is a cache."),
+    "filled": ("cache_filled", "Records that this worker added to the cache."),
+    "dropped": ("cache_dropped_segments", "Segments that were found damaged."),
+}
+CACHE_GAUGES = {
+    "bytes": ("cache_bytes", "Bytes of the segments that this worker uses."),
+    "segments": ("cache_segments", "Segments that this worker uses."),
+    "budget_bytes": ("cache_budget_bytes", "Bytes that all workers of the folder may take together."),
+    "full": ("cache_full", "1 where nothing more fits."),
+}
+
+
+def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
+    """A registry of one worker's metrics.
+
+    Args:
+        describe: what the worker says of itself now; called for each scrape, on the scraper's thread.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Described(describe))
+    return registry
+
+
+class _Described(Collector):
+    def __init__(self, describe: Callable[[], pb.DescribeReply]) -> None:
+        self._describe = describe
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering asks nothing of the worker
+
+    def collect(self) -> Iterator[Metric]:
+        reply = self._describe()
+        info = GaugeMetricFamily(
+            "feeder_worker_info", "1; what runs here.", labels=["version", "decoder", "pixel_fingerprint"]
+        )
+        info.add_metric([reply.version, reply.decoder, reply.pixel_fingerprint], 1)
+        yield info
+        yield GaugeMetricFamily("feeder_uptime_seconds", "Since the worker's start.", reply.uptime_s)
+        yield GaugeMetricFamily("feeder_threads", "Decode threads.", reply.threads)
+        yield GaugeMetricFamily("feeder_streams", "Consumers that are served now.", reply.live_streams)
+        yield GaugeMetricFamily("feeder_max_streams", "Consumers served at most.", reply.max_streams)
+        yield GaugeMetricFamily("feeder_draining", "1 where no new stream is taken.", reply.draining)
+        yield from _counters(reply.counters, COUNTERS)
+        if reply.HasField("cache"):
+            yield from _counters(reply.cache, CACHE_COUNTERS)
+            for field, (name, text) in CACHE_GAUGES.items():
+                yield GaugeMetricFamily(f"feeder_{name}", text, getattr(reply.cache, field))
+        records = GaugeMetricFamily("feeder_dataset_records", "Records of a data set.", labels=["dataset"])
+        size = GaugeMetricFamily(
+            "feeder_dataset_bytes", "Encoded bytes of a data set's records.", labels=["dataset"]
+        )
+        for dataset in reply.datasets:
+            records.add_metric([dataset.name], dataset.records)
+            size.add_metric([dataset.name], dataset.bytes)
+        yield records
+        yield size
+
+
+def _counters(message: Message, names: dict[str, tuple[str, str]]) -> Iterator[Metric]:
+    for field, (name, text) in names.items():
+        yield CounterMetricFamily(f"feeder_{name}", text, getattr(message, field))

@@ -1,0 +1,133 @@
+"""The HTTP side of a worker: metrics move with what it does, probes tell start, service and drain apart."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from feeder.errors import ConfigError
+from feeder.wire.address import Address
+from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker import metrics
+from feeder.worker.http import HttpSide
+
+ANY_PORT = Address("tcp", "127.0.0.1", 0)
+DEADLINE_S = 30.0
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(text: str) -> dict[str, float]:
+    """Value of each sample; those with labels summed."""
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    return values
+
+
+def http_address(worker: Any) -> str:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        for line in list(worker.log):
+            if match := re.search(r"metrics and health at http://(\S+)", line):
+                return match.group(1)
+        threading.Event().wait(0.02)
+    pytest.fail(f"no address in {worker.log}")
+
+
+def test_metrics_move_with_what_is_served(
+    start_worker: Callable[..., Any], open_feed: Callable[..., Any]
+) -> None:
+    worker = start_worker("--http", "127.0.0.1:0")
+    address = http_address(worker)
+    before = samples(get(address, "/metrics")[1])
+    with worker.channel() as channel, open_feed(channel) as feed:
+        feed.ask(1, [0, 1, 2, 3])
+        feed.reply()
+        during = samples(get(address, "/metrics")[1])
+        assert during["feeder_streams"] == before["feeder_streams"] + 1 == 1
+        feed.half_close()
+        feed.replies()
+    after = samples(get(address, "/metrics")[1])
+    for name in (
+        "images_total",
+        "chunks_total",
+        "sent_bytes_total",
+        "read_bytes_total",
+        "make_seconds_total",
+    ):
+        assert after[f"feeder_{name}"] > before[f"feeder_{name}"], name
+    assert after["feeder_images_total"] == 4
+    assert after["feeder_dataset_records"] == 48
+    assert worker.stop() == 0
+
+
+def test_every_counter_of_describe_is_a_metric() -> None:
+    assert set(metrics.COUNTERS) == set(pb.Counters.DESCRIPTOR.fields_by_name)
+    cache = set(pb.CacheInfo.DESCRIPTOR.fields_by_name)
+    assert set(metrics.CACHE_COUNTERS) | set(metrics.CACHE_GAUGES) == cache
+
+
+def test_probes_while_it_drains(start_worker: Callable[..., Any], open_feed: Callable[..., Any]) -> None:
+    worker = start_worker("--http", "127.0.0.1:0", "--drain-s", "1000")
+    address = http_address(worker)
+    for path in ("/startupz", "/livez", "/readyz"):
+        assert get(address, path) == (200, "serving\n")
+    with worker.channel() as channel, open_feed(channel, image_size=1024) as feed:
+        for number in range(100):
+            feed.ask(number, range(8))  # more than is sent unless it is fetched
+        feed.reply()
+        feed.reply()
+        worker.process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while get(address, "/readyz")[0] == 200 and time.monotonic() < deadline_s:
+            threading.Event().wait(0.02)
+        assert get(address, "/readyz") == (503, "draining\n")
+        assert get(address, "/livez")[0] == get(address, "/startupz")[0] == 200
+        feed.replies()
+    assert worker.wait()[0] == 0
+
+
+def test_while_it_starts() -> None:
+    with HttpSide(ANY_PORT) as side:
+        address = str(side.address)
+        assert get(address, "/livez") == (200, "starting\n")
+        for path in ("/startupz", "/readyz", "/metrics"):
+            assert get(address, path) == (503, "starting\n")
+        assert get(address, "/etc/passwd")[0] == 404
+    with pytest.raises(ConnectionRefusedError):
+        get(address, "/livez")
+
+
+def test_closing_does_not_wait_for_who_stays_connected() -> None:
+    side = HttpSide(ANY_PORT)
+    with socket.create_connection((side.address.host, side.address.port), timeout=DEADLINE_S) as idle:
+        side.close()
+        assert idle.recv(1) == b""
+
+
+def test_a_port_in_use_is_named() -> None:
+    with (
+        HttpSide(ANY_PORT) as side,
+        pytest.raises(ConfigError, match=r"cannot listen on .* for HTTP"),
+    ):
+        HttpSide(side.address)
