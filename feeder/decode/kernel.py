@@ -18,7 +18,7 @@ from feeder.spec import Resample
 
 __all__ = ["Level", "NativeDecoder"]
 
-Level = Literal["best", "plain", "sse4", "avx2", "neon"]
+Level = Literal["best", "plain", "sse4", "avx2", "avx512", "neon"]
 
 # feeder_status of native/jpeg_crop.h
 _OTHER, _DAMAGED, _OUTSIDE, _NO_MEMORY = 1, 2, 3, 4

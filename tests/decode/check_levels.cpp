@@ -141,6 +141,9 @@ int main() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("sse4.1")) good = print("sse4", feeder::kSse4Level, feeder::kSse4Planes) && good;
   if (__builtin_cpu_supports("avx2")) good = print("avx2", feeder::kAvx2Level, feeder::kAvx2Planes) && good;
+  if (feeder_has_level(FEEDER_AVX512) != 0) {
+    good = print("avx512", feeder::kAvx512Level, feeder::kAvx2Planes) && good;
+  }
 #elif defined(__aarch64__)
   good = print("neon", feeder::kNeonLevel, feeder::kNeonPlanes) && good;
 #endif

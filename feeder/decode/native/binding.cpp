@@ -34,7 +34,7 @@ using Layouts = nb::ndarray<const int32_t, nb::shape<-1, -1>, nb::c_contig, nb::
 using Sizes = nb::ndarray<int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 constexpr size_t kMaxSide = 1 << 20;
-constexpr feeder_level kLevels[] = {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_NEON};
+constexpr feeder_level kLevels[] = {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_AVX512, FEEDER_NEON};
 
 // Facts of planes, in a row.
 constexpr size_t kFacts = sizeof(feeder_layout) / sizeof(int32_t);

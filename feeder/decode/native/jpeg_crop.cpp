@@ -94,7 +94,7 @@ feeder_status decode_into(feeder_decoder *decoder, const feeder_request &request
 extern "C" {
 
 feeder_level feeder_best_level(void) {
-  for (const feeder_level level : {FEEDER_NEON, FEEDER_AVX2, FEEDER_SSE4}) {
+  for (const feeder_level level : {FEEDER_NEON, FEEDER_AVX512, FEEDER_AVX2, FEEDER_SSE4}) {
     if (feeder_has_level(level) != 0) return level;
   }
   return FEEDER_PLAIN;
@@ -103,6 +103,12 @@ feeder_level feeder_best_level(void) {
 int32_t feeder_has_level(feeder_level level) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  if (level == FEEDER_AVX512) {
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                   __builtin_cpu_supports("avx512vbmi")
+               ? 1
+               : 0;
+  }
   if (level == FEEDER_AVX2) return __builtin_cpu_supports("avx2") ? 1 : 0;
   if (level == FEEDER_SSE4) return __builtin_cpu_supports("sse4.1") ? 1 : 0;
 #elif defined(__aarch64__)
@@ -112,7 +118,7 @@ int32_t feeder_has_level(feeder_level level) {
 }
 
 const char *feeder_level_name(feeder_level level) {
-  constexpr const char *kNames[] = {"plain", "sse4", "avx2", "neon"};
+  constexpr const char *kNames[] = {"plain", "sse4", "avx2", "avx512", "neon"};
   return kNames[level];
 }
 
@@ -128,6 +134,10 @@ feeder_decoder *feeder_decoder_new(const feeder_limits *limits, feeder_level lev
   if (level == FEEDER_AVX2) {
     loops = &feeder::kAvx2Level;
     planes = &feeder::kAvx2Planes;
+  }
+  if (level == FEEDER_AVX512) {
+    loops = &feeder::kAvx512Level;
+    planes = &feeder::kAvx2Planes;  // a block of the inverse DCT fills no more
   }
 #elif defined(__aarch64__)
   if (level == FEEDER_NEON) {

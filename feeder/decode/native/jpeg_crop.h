@@ -38,7 +38,13 @@ typedef enum feeder_filter {
 } feeder_filter;
 
 /* Instruction sets of the inner loops; all give the same pixels. A machine has FEEDER_PLAIN and others of its own kind. */
-typedef enum feeder_level { FEEDER_PLAIN = 0, FEEDER_SSE4 = 1, FEEDER_AVX2 = 2, FEEDER_NEON = 3 } feeder_level;
+typedef enum feeder_level {
+  FEEDER_PLAIN = 0,
+  FEEDER_SSE4 = 1,
+  FEEDER_AVX2 = 2,
+  FEEDER_AVX512 = 3, /* with what came with Ice Lake and Zen 4: machines before lower their clock for it */
+  FEEDER_NEON = 4
+} feeder_level;
 
 /* How far a request is carried out. Measurements stop early; then out is undefined. */
 typedef enum feeder_stop {
@@ -121,7 +127,7 @@ typedef struct feeder_decoder feeder_decoder;
 feeder_level feeder_best_level(void);
 int32_t feeder_has_level(feeder_level level);
 
-/* "plain", "sse4", "avx2", "neon". */
+/* "plain", "sse4", "avx2", "avx512", "neon". */
 const char *feeder_level_name(feeder_level level);
 
 /* Makes a decoder; NULL when memory is short or the machine lacks the level. */

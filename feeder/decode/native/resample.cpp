@@ -1,6 +1,9 @@
 #include "resample.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "prefetch.h"
 
 namespace feeder {
 namespace {
@@ -39,19 +42,19 @@ int most_open(const Taps *taps, int outputs, int ahead) {
   return most;
 }
 
-// As the horizontal loop of a level, in sums of 32 bits that are rounded once.
-void horizontal_wide(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
-                     int16_t *out) {
+// As the horizontal loop of a level that has columns of `rows` words, in sums of 32 bits that are rounded once.
+void horizontal_wide(int rows, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps,
+                     int outputs, int16_t *out) {
   constexpr int kShift = kRowBits + kWeightBits - kColumnBits;
-  for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += taps) {
-    const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
-    int32_t sums[kRows];
-    std::fill(sums, sums + kRows, 1 << (kShift - 1));
-    for (int tap = 0; tap < taps; ++tap, column += kRows) {
+  for (int output = 0; output < outputs; ++output, out += 3 * rows, weights += taps) {
+    const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * rows;
+    int32_t sums[kMostRows];
+    std::fill(sums, sums + rows, 1 << (kShift - 1));
+    for (int tap = 0; tap < taps; ++tap, column += rows) {
       const auto weight = static_cast<int16_t>(weights[tap] & 0xFFFFU);
-      for (int y = 0; y < kRows; ++y) sums[y] += column[y] * weight;
+      for (int y = 0; y < rows; ++y) sums[y] += column[y] * weight;
     }
-    for (int y = 0; y < kRows; ++y) out[y] = static_cast<int16_t>(sums[y] >> kShift);
+    for (int y = 0; y < rows; ++y) out[y] = static_cast<int16_t>(sums[y] >> kShift);
   }
 }
 
@@ -80,6 +83,7 @@ class Parts {
 bool Resampler::begin(const PlaneLayout &layout) noexcept {
   components_ = layout.components;
   ycc_ = layout.ycc;
+  lasting_ = layout.lasting;
   output_row_ = group_rows_ = 0;
   return build_tables(layout) && place_planes(layout);
 }
@@ -100,12 +104,11 @@ bool Resampler::build_tables(const PlaneLayout &layout) {
   };
   const auto out_width = static_cast<size_t>(geometry_.out_width);
   const auto out_height = static_cast<size_t>(geometry_.out_height);
-  size_t scratch_size = 0, columns_size = 0, rows_most = 0;
+  size_t scratch_size = 0, columns_size = 0;
   for (int i = 0; i < components_; ++i) {
     const Axis x = across(i), y = down(i);
     scratch_size = std::max({scratch_size, weigh_scratch(x), weigh_scratch(y)});
     columns_size = std::max(columns_size, static_cast<size_t>(most_taps(x)));
-    rows_most = std::max(rows_most, static_cast<size_t>(most_taps(y)));
   }
 
   double *scratch = nullptr;
@@ -116,7 +119,6 @@ bool Resampler::build_tables(const PlaneLayout &layout) {
     tables.add(&scratch, scratch_size);
     tables.add(&column_taps, out_width);
     tables.add(&column_weights, out_width * columns_size);
-    tables.add(&tap_rows_, rows_most);
     for (int i = 0; i < components_; ++i) {
       if (first_like(layout, i) != i) continue;
       const auto most = static_cast<size_t>(most_taps(down(i)));
@@ -177,18 +179,19 @@ bool Resampler::place_planes(const PlaneLayout &layout) {
     words = std::max(words, plane.words);
     most_columns = std::max(most_columns, plane.columns.most);
   }
-  const auto out_columns = static_cast<size_t>(geometry_.out_width) * 3;
+  const auto out_columns = static_cast<size_t>(geometry_.out_width) * 3, group_size = static_cast<size_t>(level_.rows);
   Parts pixels;
   const auto lay_out = [&] {
     for (int i = 0; i < components_; ++i) {
       Plane &plane = plane_[i];
       const auto row = static_cast<size_t>(plane.words), kept = static_cast<size_t>(plane.kept);
-      pixels.add(&plane.ring, plane.rows.wide ? 0 : kept * row);
+      pixels.add(&plane.ring, plane.rows.wide ? 0 : 2 * kept);
+      pixels.add(&plane.copies, plane.rows.wide || lasting_ ? 0 : kept * row);
       pixels.add(&plane.sums, plane.rows.wide ? kept * row : 0);
-      pixels.add(&plane.group, kRows * row);
+      pixels.add(&plane.group, group_size * row);
     }
-    pixels.add(&turned_, kRows * static_cast<size_t>(words + most_columns));
-    pixels.add(&columns_, kRows * out_columns);
+    pixels.add(&turned_, group_size * static_cast<size_t>(words + most_columns));
+    pixels.add(&columns_, group_size * out_columns);
     pixels.add(&spare_row_, out_columns);
   };
   lay_out();
@@ -202,7 +205,12 @@ void Resampler::push(int component, const uint8_t *row) noexcept {
   if (plane.rows.wide) {
     add_wide(&plane, row);
   } else {
-    level_.widen(row, plane.words, plane.ring + static_cast<ptrdiff_t>(plane.slot) * plane.words);
+    if (!lasting_) {
+      uint8_t *const copy = plane.copies + static_cast<ptrdiff_t>(plane.slot) * plane.words;
+      std::memcpy(copy, row, static_cast<size_t>(plane.samples));
+      row = copy;
+    }
+    plane.ring[plane.slot] = plane.ring[plane.slot + plane.kept] = row;
     if (++plane.slot == plane.kept) plane.slot = 0;
   }
   if (++plane.next < plane.needed) return;
@@ -229,6 +237,8 @@ void Resampler::add_wide(Plane *plane, const uint8_t *row) {
 
 // Adds the next output row of all planes to the group; passes the group on when it is full or the last.
 void Resampler::emit_row() {
+  const auto out_row = static_cast<size_t>(geometry_.out_width) * 3;
+  prefetch(geometry_.out + static_cast<size_t>(output_row_) * out_row, out_row);
   for (int i = 0; i < components_; ++i) {
     const Plane &plane = plane_[i];
     const Taps taps = plane.rows.taps[output_row_];
@@ -241,38 +251,39 @@ void Resampler::emit_row() {
     }
     int slot = plane.slot - (plane.next - taps.first);
     while (slot < 0) slot += plane.kept;
-    for (int k = 0; k < taps.count; ++k) {
-      tap_rows_[k] = plane.ring + static_cast<ptrdiff_t>(slot) * plane.words;
-      if (++slot == plane.kept) slot = 0;
-    }
-    level_.vertical(tap_rows_, plane.rows.narrow + taps.offset, taps.count, plane.words, out);
+    level_.vertical(plane.ring + slot, plane.rows.narrow + taps.offset, taps.count, plane.samples, out);
   }
   ++output_row_;
   if (output_row_ < geometry_.out_height) {
     for (int i = 0; i < components_; ++i) plane_[i].needed = plane_[i].rows.taps[output_row_].end();
   }
-  if (++group_rows_ == kRows || output_row_ == geometry_.out_height) finish_group();
+  if (++group_rows_ == level_.rows || output_row_ == geometry_.out_height) finish_group();
 }
 
 void Resampler::finish_group() {
+  const int column = level_.rows;
   for (int i = 0; i < components_; ++i) {
     const Plane &plane = plane_[i];
-    level_.turn(plane.group, plane.words, turned_);
-    const auto horizontal = plane.columns.wide ? horizontal_wide : level_.horizontal;
-    horizontal(turned_, plane.columns.firsts, plane.columns.weights, plane.columns.most, geometry_.out_width,
-               columns_ + i * kRows);
+    const Columns &columns = plane.columns;
+    int16_t *const out = columns_ + i * column;
+    level_.turn(plane.group, plane.samples, plane.words, turned_);
+    if (columns.wide) {
+      horizontal_wide(column, turned_, columns.firsts, columns.weights, columns.most, geometry_.out_width, out);
+    } else {
+      level_.horizontal(turned_, columns.firsts, columns.weights, columns.most, geometry_.out_width, out);
+    }
   }
   if (components_ == 1) {
-    for (int16_t *pixel = columns_, *end = columns_ + 3 * kRows * geometry_.out_width; pixel < end;
-         pixel += 3 * kRows) {
-      std::copy(pixel, pixel + kRows, pixel + kRows);
-      std::copy(pixel, pixel + kRows, pixel + 2 * kRows);
+    for (int16_t *pixel = columns_, *end = columns_ + 3 * column * geometry_.out_width; pixel < end;
+         pixel += 3 * column) {
+      std::copy(pixel, pixel + column, pixel + column);
+      std::copy(pixel, pixel + column, pixel + 2 * column);
     }
   } else if (ycc_) {
     level_.ycc_to_rgb(columns_, geometry_.out_width);
   }
-  uint8_t *rows[kRows];
-  for (int y = 0; y < kRows; ++y) {
+  uint8_t *rows[kMostRows];
+  for (int y = 0; y < column; ++y) {
     const ptrdiff_t row = output_row_ - group_rows_ + y;
     rows[y] = y < group_rows_ ? geometry_.out + row * 3 * geometry_.out_width : spare_row_;
   }

@@ -54,15 +54,16 @@ class Resampler : public PlaneSink {
   struct Plane {
     Rows rows;
     Columns columns;
-    int samples;     // that count, of a row
-    int words;       // of a row
-    int next;        // row to come
-    int needed;      // rows before the next output row can be emitted
-    int kept;        // rows in the ring
-    int slot;        // of the ring, where the row to come goes
-    int16_t *ring;   // the last rows, widened
-    int32_t *sums;   // where wide: a ring of sums of output rows
-    int16_t *group;  // output rows of the group
+    int samples;           // that count, of a row
+    int words;             // of a row
+    int next;              // row to come
+    int needed;            // rows before the next output row can be emitted
+    int kept;              // rows in the ring
+    int slot;              // of the ring, where the row to come goes
+    const uint8_t **ring;  // the last rows; twice, so that those of an output are behind each other wherever they begin
+    uint8_t *copies;       // what the ring points to, where rows don't last
+    int32_t *sums;         // where wide: a ring of sums of output rows
+    int16_t *group;        // output rows of the group
   };
 
   bool build_tables(const PlaneLayout &layout);
@@ -74,11 +75,10 @@ class Resampler : public PlaneSink {
   const Level &level_;
   Geometry geometry_ = {};
   int components_ = 0;
-  bool ycc_ = false;
+  bool ycc_ = false, lasting_ = false;
   Plane plane_[kMaxPlanes] = {};
   int output_row_ = 0;  // next to emit
   int group_rows_ = 0;  // in the group so far
-  const int16_t **tap_rows_ = nullptr;
   int16_t *turned_ = nullptr;   // the group's columns of one plane
   int16_t *columns_ = nullptr;  // of the output
   uint8_t *spare_row_ = nullptr;

@@ -17,23 +17,23 @@ constexpr int kSampleBits = 8;
 constexpr int kRowBits = kSampleBits + kWeightBits - 15;
 constexpr int kColumnBits = kRowBits + kWeightBits - 15;
 
-// Output rows that pass from the vertical to the horizontal loop together, as columns of so many words.
-constexpr int kRows = 16;
-// Rows of words are as long as a multiple of this.
-constexpr int kBlock = 32;
+// Rows of samples are read, and rows and columns of words written, up to a multiple of this.
+constexpr int kBlock = 64;
+// Of any level.
+constexpr int kMostRows = 32;
 
 // From Y, Cb and Cr to R, G and B: 1.402, 0.714136, 0.344136 and 1.772, without their whole part, in Q15.
 constexpr int kRedCr = 13173, kGreenCr = 23401, kGreenCb = 11277, kBlueCb = 25297;
 
 struct Level {
-  // Widens `samples` bytes, a multiple of kBlock, to words.
-  void (*widen)(const uint8_t *row, int samples, int16_t *out);
+  // Output rows that pass from the vertical to the horizontal loop together, as columns of so many words.
+  int rows;
 
-  // Weighs `taps` rows of `samples` words, a multiple of kBlock, into one.
-  void (*vertical)(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out);
+  // Weighs `taps` rows of `samples` bytes into one of words.
+  void (*vertical)(const uint8_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out);
 
-  // Turns kRows rows, `samples` words from each other, into columns.
-  void (*turn)(const int16_t *rows, int samples, int16_t *columns);
+  // Turns rows of `samples` words, `stride` words from each other, into columns.
+  void (*turn)(const int16_t *rows, int samples, int stride, int16_t *columns);
 
   // Weighs columns into columns.
   //   firsts:  first column of each output
@@ -45,7 +45,7 @@ struct Level {
   // Changes the three columns of each pixel from Y, Cb, Cr to R, G, B.
   void (*ycc_to_rgb)(int16_t *columns, int pixels);
 
-  // Turns columns into kRows rows of `count` bytes, and stores no byte more.
+  // Turns columns into rows of `count` bytes, and stores no byte more.
   void (*finish)(const int16_t *columns, int count, uint8_t *const *rows);
 };
 
@@ -53,8 +53,14 @@ extern const Level kPlainLevel;
 #if defined(__x86_64__)
 extern const Level kSse4Level;
 extern const Level kAvx2Level;
+extern const Level kAvx512Level;
 #elif defined(__aarch64__)
 extern const Level kNeonLevel;
 #endif
+
+// The plain function, for few columns of `height` words.
+namespace plain {
+void finish(const int16_t *columns, int height, int count, uint8_t *const *rows);
+}  // namespace plain
 
 }  // namespace feeder

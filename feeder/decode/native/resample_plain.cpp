@@ -7,24 +7,25 @@
 namespace feeder {
 namespace {
 
+constexpr int kRows = 16;
+
 int32_t product(int32_t value, int32_t weight) { return (value * weight + 0x4000) >> 15; }
 
 int16_t saturate(int32_t value) { return static_cast<int16_t>(std::clamp(value, -0x8000, 0x7FFF)); }
 
-void widen(const uint8_t *row, int samples, int16_t *out) {
-  for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>((row[x] - 128) * (1 << kSampleBits));
-}
-
-void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
-  for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(product(rows[0][x], weights[0]));
+void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
+  const auto weighed = [=](int tap, int x) {
+    return product((rows[tap][x] - 128) * (1 << kSampleBits), weights[tap]);
+  };
+  for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(weighed(0, x));
   for (int tap = 1; tap < taps; ++tap) {
-    for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(out[x] + product(rows[tap][x], weights[tap]));
+    for (int x = 0; x < samples; ++x) out[x] = static_cast<int16_t>(out[x] + weighed(tap, x));
   }
 }
 
-void turn(const int16_t *rows, int samples, int16_t *columns) {
+void turn(const int16_t *rows, int samples, int stride, int16_t *columns) {
   for (int y = 0; y < kRows; ++y) {
-    for (int x = 0; x < samples; ++x) columns[x * kRows + y] = rows[y * samples + x];
+    for (int x = 0; x < samples; ++x) columns[x * kRows + y] = rows[y * stride + x];
   }
 }
 
@@ -53,17 +54,19 @@ void ycc_to_rgb(int16_t *columns, int pixels) {
   }
 }
 
-void finish(const int16_t *columns, int count, uint8_t *const *rows) {
-  for (int y = 0; y < kRows; ++y) {
+void finish(const int16_t *columns, int count, uint8_t *const *rows) { plain::finish(columns, kRows, count, rows); }
+
+}  // namespace
+
+void plain::finish(const int16_t *columns, int height, int count, uint8_t *const *rows) {
+  for (int y = 0; y < height; ++y) {
     for (int x = 0; x < count; ++x) {
-      const int32_t value = product(columns[x * kRows + y], 1 << (15 - kColumnBits));
+      const int32_t value = product(columns[x * height + y], 1 << (15 - kColumnBits));
       rows[y][x] = static_cast<uint8_t>(std::clamp(value, -128, 127) + 128);
     }
   }
 }
 
-}  // namespace
-
-const Level kPlainLevel = {widen, vertical, turn, horizontal, ycc_to_rgb, finish};
+const Level kPlainLevel = {kRows, vertical, turn, horizontal, ycc_to_rgb, finish};
 
 }  // namespace feeder

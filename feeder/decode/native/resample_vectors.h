@@ -19,54 +19,55 @@ inline void with_taps(int taps, Arguments... arguments) {
   }
 }
 
+// Weighs samples into words in Q7, as many as X has bytes.
 template <typename X>
-void widen(const uint8_t *row, int samples, int16_t *out) {
-  const auto sign = X::words16(-0x8000);
-  for (; samples > 0; samples -= kBlock, row += kBlock, out += kBlock) {
-    for (int x = 0; x < kBlock; x += X::kWords) {
-      X::store(out + x, X::flip_bits(X::template up16<kSampleBits>(X::widen(row + x)), sign));
-    }
+struct Weighed {
+  using Vector = typename X::Vector;
+  Vector low, high;
+
+  Weighed(const uint8_t *samples, Vector weight) {
+    const Vector zero = X::words16(0);
+    const Vector centred = X::flip_bits(X::load(samples), X::words32(static_cast<int32_t>(0x80808080U)));
+    low = X::mulhrs(X::low8(zero, centred), weight);
+    high = X::mulhrs(X::high8(zero, centred), weight);
   }
-}
+  void operator+=(const Weighed &other) {
+    low = X::add16(low, other.low);
+    high = X::add16(high, other.high);
+  }
+};
 
 // `fixed` taps, known to the compiler, or any number where it is 0.
 template <typename X, int fixed>
 struct Vertical {
-  static void run(int, const int16_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
+  static void run(int, const uint8_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
     typename X::Vector weight[fixed];
-    const int16_t *row[fixed];
+    const uint8_t *row[fixed];
     for (int tap = 0; tap < fixed; ++tap) {
       weight[tap] = X::words16(weights[tap]);
       row[tap] = rows[tap];
     }
-    for (int x = 0; x < samples; x += X::kWords) {
-      auto sum = X::mulhrs(X::load(row[0] + x), weight[0]);
-      for (int tap = 1; tap < fixed; ++tap) sum = X::add16(sum, X::mulhrs(X::load(row[tap] + x), weight[tap]));
-      X::store(out + x, sum);
+    for (int x = 0; x < samples; x += 2 * X::kWords) {
+      Weighed<X> sum(row[0] + x, weight[0]);
+      for (int tap = 1; tap < fixed; ++tap) sum += Weighed<X>(row[tap] + x, weight[tap]);
+      X::store_in_order(out + x, sum.low, sum.high);
     }
   }
 };
 
 template <typename X>
 struct Vertical<X, 0> {
-  static void run(int taps, const int16_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
-    constexpr int kVectors = kBlock / X::kWords;
-    for (int x = 0; x < samples; x += kBlock) {
-      typename X::Vector sums[kVectors];
-      for (auto &sum : sums) sum = X::words16(0);
-      for (int tap = 0; tap < taps; ++tap) {
-        const auto weight = X::words16(weights[tap]);
-        for (int i = 0; i < kVectors; ++i) {
-          sums[i] = X::add16(sums[i], X::mulhrs(X::load(rows[tap] + x + i * X::kWords), weight));
-        }
-      }
-      for (int i = 0; i < kVectors; ++i) X::store(out + x + i * X::kWords, sums[i]);
+  static void run(int taps, const uint8_t *const *rows, const int16_t *weights, int samples, int16_t *out) {
+    for (int x = 0; x < samples; x += 2 * X::kWords) {
+      Weighed<X> sum(rows[0] + x, X::words16(weights[0]));
+      for (int tap = 1; tap < taps; ++tap) sum += Weighed<X>(rows[tap] + x, X::words16(weights[tap]));
+      X::store_in_order(out + x, sum.low, sum.high);
     }
   }
 };
 
 template <typename X>
-void vertical(const int16_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
+void vertical(const uint8_t *const *rows, const int16_t *weights, int taps, int samples, int16_t *out) {
   with_taps<Vertical, X>(taps, rows, weights, samples, out);
 }
 
@@ -89,14 +90,14 @@ inline void transpose(const typename X::Vector *row, typename X::Vector *column)
 }
 
 template <typename X>
-void turn(const int16_t *rows, int samples, int16_t *columns) {
-  const auto stride = static_cast<ptrdiff_t>(samples);
+void turn(const int16_t *rows, int samples, int stride, int16_t *columns) {
   for (int x = 0; x < samples; x += 8) {
-    for (int part = 0; part < kRows; part += X::kWords) {
+    for (int part = 0; part < X::kRows; part += X::kWords) {
       typename X::Vector row[8], column[8];
-      for (int y = 0; y < 8; ++y) row[y] = X::load_apart(rows + (part + y) * stride + x, 8 * stride);
+      const int16_t *at = rows + static_cast<ptrdiff_t>(part) * stride + x;
+      for (int y = 0; y < 8; ++y, at += stride) row[y] = X::load_apart(at, 8 * static_cast<ptrdiff_t>(stride));
       transpose<X>(row, column);
-      for (int i = 0; i < 8; ++i) X::store(columns + static_cast<ptrdiff_t>(x + i) * kRows + part, column[i]);
+      for (int i = 0; i < 8; ++i) X::store(columns + static_cast<ptrdiff_t>(x + i) * X::kRows + part, column[i]);
     }
   }
 }
@@ -105,10 +106,10 @@ template <typename X, int fixed>
 struct Horizontal {
   static void run(int taps, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int outputs,
                   int16_t *out) {
-    constexpr int kVectors = kRows / X::kWords;
+    constexpr int kVectors = X::kRows / X::kWords;
     const int count = fixed != 0 ? fixed : taps;
-    for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += count) {
-      const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
+    for (int output = 0; output < outputs; ++output, out += 3 * X::kRows, weights += count) {
+      const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * X::kRows;
       typename X::Vector sums[kVectors];
       for (int i = 0; i < kVectors; ++i) {
         sums[i] = X::mulhrs(X::load(column + i * X::kWords), X::words32(static_cast<int32_t>(weights[0])));
@@ -116,7 +117,7 @@ struct Horizontal {
       for (int tap = 1; tap < count; ++tap) {
         const auto weight = X::words32(static_cast<int32_t>(weights[tap]));
         for (int i = 0; i < kVectors; ++i) {
-          sums[i] = X::add16(sums[i], X::mulhrs(X::load(column + tap * kRows + i * X::kWords), weight));
+          sums[i] = X::add16(sums[i], X::mulhrs(X::load(column + tap * X::kRows + i * X::kWords), weight));
         }
       }
       for (int i = 0; i < kVectors; ++i) X::store(out + i * X::kWords, sums[i]);
@@ -132,9 +133,9 @@ void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *w
 
 template <typename X>
 void ycc_to_rgb(int16_t *columns, int pixels) {
-  for (int i = 0; i < pixels; ++i, columns += 3 * kRows) {
-    for (int part = 0; part < kRows; part += X::kWords) {
-      int16_t *const red = columns + part, *const green = red + kRows, *const blue = green + kRows;
+  for (int i = 0; i < pixels; ++i, columns += 3 * X::kRows) {
+    for (int part = 0; part < X::kRows; part += X::kWords) {
+      int16_t *const red = columns + part, *const green = red + X::kRows, *const blue = green + X::kRows;
       const auto y = X::load(red), cb = X::load(green), cr = X::load(blue);
       const auto by = [](auto chroma, int factor) { return X::mulhrs(chroma, X::words16(factor)); };
       X::store(red, X::adds16(y, X::adds16(cr, by(cr, kRedCr))));
@@ -149,9 +150,9 @@ template <typename X>
 inline void finish_block(const int16_t *columns, int x, uint8_t *const *rows) {
   using V = typename X::Vector;
   const V one = X::words16(1 << (15 - kColumnBits)), sign = X::words32(static_cast<int32_t>(0x80808080U));
-  for (int part = 0; part < kRows; part += X::kWords) {
-    const auto round = [&](int column) { return X::mulhrs(X::load(columns + column * kRows + part), one); };
-    // Two columns, eight apart, in each lane.
+  for (int part = 0; part < X::kRows; part += X::kWords) {
+    const auto round = [&](int column) { return X::mulhrs(X::load(columns + column * X::kRows + part), one); };
+    // Eight rows of two columns, eight apart, in each lane.
     V apart[8];
     for (int i = 0; i < 8; ++i) apart[i] = X::flip_bits(X::pack16(round(i), round(i + 8)), sign);
     V left[4], right[4];
@@ -162,7 +163,7 @@ inline void finish_block(const int16_t *columns, int x, uint8_t *const *rows) {
     const auto four_rows = [&](V left03, V left47, V right03, V right47, int first) {
       const V left01 = X::low32(left03, left47), left23 = X::high32(left03, left47);
       const V right01 = X::low32(right03, right47), right23 = X::high32(right03, right47);
-      const auto store = [&](int row, V value) { X::store_apart(rows[row] + x, rows[(row + 8) % kRows] + x, value); };
+      const auto store = [&](int row, V value) { X::store_apart(rows + row, x, value); };
       store(first, X::low64(left01, right01));
       store(first + 1, X::high64(left01, right01));
       store(first + 2, X::low64(left23, right23));
@@ -178,16 +179,16 @@ inline void finish_block(const int16_t *columns, int x, uint8_t *const *rows) {
 template <typename X>
 void finish(const int16_t *columns, int count, uint8_t *const *rows) {
   if (count < 16) {
-    kPlainLevel.finish(columns, count, rows);
+    plain::finish(columns, X::kRows, count, rows);
     return;
   }
   for (int from = 0; from < count; from += 16) {
     const int x = from < count - 16 ? from : count - 16;  // the last block overlaps with the one before
-    finish_block<X>(columns + static_cast<ptrdiff_t>(x) * kRows, x, rows);
+    finish_block<X>(columns + static_cast<ptrdiff_t>(x) * X::kRows, x, rows);
   }
 }
 
 template <typename X>
-constexpr Level kVectorLevel = {widen<X>, vertical<X>, turn<X>, horizontal<X>, ycc_to_rgb<X>, finish<X>};
+constexpr Level kVectorLevel = {X::kRows, vertical<X>, turn<X>, horizontal<X>, ycc_to_rgb<X>, finish<X>};
 
 }  // namespace feeder

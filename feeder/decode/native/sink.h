@@ -9,7 +9,7 @@ namespace feeder {
 
 constexpr int kMaxPlanes = 3;
 
-// What may be read behind the end of a pushed row, whatever is there.
+// What may be read behind the end of a row that lasts, whatever is there.
 constexpr int kRowPadding = 64;
 
 // A window in pixels; right and bottom are behind it.
@@ -27,6 +27,7 @@ struct PlaneLayout {
   bool ycc;           // three components are Y, Cb and Cr (else R, G and B)
   int width, height;  // pixels of the whole image, at the scale that it is decoded at
   bool smooth;        // chroma may be smoothed: not where the image is decoded at 1/8
+  bool lasting;       // pushed rows stay where they are until the last one of the image is pushed
   struct Plane {
     int width, height;  // samples of the whole plane
     int across, down;   // pixels a sample: 1 to 4
@@ -59,8 +60,8 @@ class PlaneSink {
   // False: no memory.
   virtual bool begin(const PlaneLayout &layout) noexcept = 0;
 
-  // The next row of the component's region, from region.left. kRowPadding bytes behind its end can be read, too; the
-  // row is read before this returns.
+  // The next row of the component's region, from region.left. The row is read before this returns, or, where rows last,
+  // at any time, and then kRowPadding bytes behind its end can be read, too.
   virtual void push(int component, const uint8_t *row) noexcept = 0;
 };
 

@@ -4,10 +4,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "prefetch.h"
+
 namespace feeder {
 namespace {
 
 constexpr int kMaxSide = 65535;
+// So many rows ahead samples are fetched: what is kept is larger than any cache.
+constexpr size_t kRowsAhead = 8;
 
 size_t columns_of(const PlaneRegion &region) { return static_cast<size_t>(region.right - region.left); }
 size_t rows_of(const PlaneRegion &region) { return static_cast<size_t>(region.bottom - region.top); }
@@ -84,14 +88,15 @@ feeder_status push_stored(const feeder_planes &planes, const Window &window, Scr
   if (window.right > stored.width || window.bottom > stored.height) return FEEDER_OUTSIDE;
   PlaneLayout layout = stored;
   set_regions(window, &layout);
+  layout.lasting = true;
   int coarsest = 1;
-  size_t widest = 0;
+  size_t copies = 0;
   for (int i = 0; i < layout.components; ++i) {
     if (!within(layout.plane[i].region, stored.plane[i].region)) return FEEDER_OUTSIDE;
     coarsest = std::max(coarsest, layout.plane[i].down);
-    widest = std::max(widest, columns_of(layout.plane[i].region));
+    copies += kRowPadding * (columns_of(layout.plane[i].region) + kRowPadding);
   }
-  auto *const copy = static_cast<uint8_t *>(memory->reserve(widest + kRowPadding));
+  auto *copy = static_cast<uint8_t *>(memory->reserve(copies));
   if (copy == nullptr || !sink->begin(layout)) return FEEDER_NO_MEMORY;
 
   // As many rows of each plane as lie under one of the coarsest.
@@ -100,13 +105,18 @@ feeder_status push_stored(const feeder_planes &planes, const Window &window, Scr
   for (int y = window.top / coarsest * coarsest - coarsest; y < window.bottom + coarsest; y += coarsest) {
     for (int i = 0; i < layout.components; ++i) {
       const PlaneRegion &region = layout.plane[i].region, &all = stored.plane[i].region;
-      const uint8_t *const end = planes.samples[i] + columns_of(all) * rows_of(all);
+      const size_t stride = columns_of(all), columns = columns_of(region);
+      const uint8_t *const end = planes.samples[i] + stride * rows_of(all);
       for (; next[i] < region.bottom && next[i] * layout.plane[i].down < y + coarsest; ++next[i]) {
-        const uint8_t *row = planes.samples[i] + static_cast<size_t>(next[i] - all.top) * columns_of(all) +
-                             (region.left - all.left);
-        if (static_cast<size_t>(end - row) < columns_of(region) + kRowPadding) {
-          std::memcpy(copy, row, columns_of(region));
+        const uint8_t *row =
+            planes.samples[i] + static_cast<size_t>(next[i] - all.top) * stride + (region.left - all.left);
+        const auto left = static_cast<size_t>(end - row);
+        if (left > kRowsAhead * stride) prefetch(row + kRowsAhead * stride, columns);
+        // Behind the last rows, at most kRowPadding of them, is too little to read.
+        if (left < columns + kRowPadding) {
+          std::memcpy(copy, row, columns);
           row = copy;
+          copy += columns + kRowPadding;
         }
         sink->push(i, row);
       }

@@ -10,7 +10,7 @@ namespace feeder {
 
 struct Avx2 {
   using Vector = __m256i;
-  static constexpr int kWords = 16;
+  static constexpr int kWords = 16, kRows = 16;
 
   static Vector load(const void *at) { return _mm256_loadu_si256(static_cast<const __m256i *>(at)); }
   static void store(void *at, Vector value) { _mm256_storeu_si256(static_cast<__m256i *>(at), value); }
@@ -18,12 +18,13 @@ struct Avx2 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))),
                                    _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + distance)), 1);
   }
-  static void store_apart(uint8_t *first, uint8_t *second, Vector value) {
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(first), _mm256_castsi256_si128(value));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(second), _mm256_extracti128_si256(value, 1));
+  static void store_apart(uint8_t *const *rows, int x, Vector value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(rows[0] + x), _mm256_castsi256_si128(value));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(rows[8] + x), _mm256_extracti128_si256(value, 1));
   }
-  static Vector widen(const uint8_t *at) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at)));
+  static void store_in_order(int16_t *at, Vector low, Vector high) {
+    store(at, _mm256_permute2x128_si256(low, high, 0x20));
+    store(at + 16, _mm256_permute2x128_si256(low, high, 0x31));
   }
   static Vector words16(int value) { return _mm256_set1_epi16(static_cast<int16_t>(value)); }
   static Vector words32(int32_t value) { return _mm256_set1_epi32(value); }

@@ -10,17 +10,20 @@ namespace feeder {
 
 struct Neon {
   using Vector = int16x8_t;
-  static constexpr int kWords = 8;
+  static constexpr int kWords = 8, kRows = 16;
 
   static Vector load(const void *at) { return vreinterpretq_s16_u8(vld1q_u8(static_cast<const uint8_t *>(at))); }
   static void store(void *at, Vector value) { vst1q_u8(static_cast<uint8_t *>(at), vreinterpretq_u8_s16(value)); }
   static Vector load_apart(const int16_t *at, ptrdiff_t) { return load(at); }
-  static void store_apart(uint8_t *first, uint8_t *, Vector value) { store(first, value); }
+  static void store_apart(uint8_t *const *rows, int x, Vector value) { store(rows[0] + x, value); }
+  static void store_in_order(int16_t *at, Vector low, Vector high) {
+    store(at, low);
+    store(at + 8, high);
+  }
   static void store_halves(uint8_t *first, uint8_t *second, Vector value) {
     vst1_u8(first, vget_low_u8(vreinterpretq_u8_s16(value)));
     vst1_u8(second, vget_high_u8(vreinterpretq_u8_s16(value)));
   }
-  static Vector widen(const uint8_t *at) { return vreinterpretq_s16_u16(vmovl_u8(vld1_u8(at))); }
   static Vector words16(int value) { return vdupq_n_s16(static_cast<int16_t>(value)); }
   static Vector words32(int32_t value) { return vreinterpretq_s16_s32(vdupq_n_s32(value)); }
   static Vector pairs(int low, int high) {

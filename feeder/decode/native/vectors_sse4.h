@@ -11,21 +11,24 @@ namespace feeder {
 
 struct Sse4 {
   using Vector = __m128i;
-  static constexpr int kWords = 8;
+  static constexpr int kWords = 8, kRows = 16;
 
   static Vector load(const void *at) { return _mm_loadu_si128(static_cast<const __m128i *>(at)); }
   static void store(void *at, Vector value) { _mm_storeu_si128(static_cast<__m128i *>(at), value); }
   // The words of one lane at `at`, those of the next one `distance` words further.
   static Vector load_apart(const int16_t *at, ptrdiff_t) { return load(at); }
-  // The first lane, and the next one.
-  static void store_apart(uint8_t *first, uint8_t *, Vector value) { store(first, value); }
+  // The first lane from byte x of the first row, the next one of the row eight further.
+  static void store_apart(uint8_t *const *rows, int x, Vector value) { store(rows[0] + x, value); }
+  // The words that low8 and high8 made of the bytes of one vector, in the order of these.
+  static void store_in_order(int16_t *at, Vector low, Vector high) {
+    store(at, low);
+    store(at + 8, high);
+  }
   // The first 8 bytes, and the other 8.
   static void store_halves(uint8_t *first, uint8_t *second, Vector value) {
     _mm_storeu_si64(first, value);
     _mm_storeu_si64(second, _mm_unpackhi_epi64(value, value));
   }
-  // kWords bytes.
-  static Vector widen(const uint8_t *at) { return _mm_cvtepu8_epi16(_mm_loadu_si64(at)); }
   static Vector words16(int value) { return _mm_set1_epi16(static_cast<int16_t>(value)); }
   static Vector words32(int32_t value) { return _mm_set1_epi32(value); }
   static Vector pairs(int low, int high) {

@@ -406,6 +406,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #if defined(__x86_64__)
   if (feeder_has_level(FEEDER_SSE4) != 0 && resample(given, feeder::kSse4Level) != plain) finding("sse4 differs");
   if (feeder_has_level(FEEDER_AVX2) != 0 && resample(given, feeder::kAvx2Level) != plain) finding("avx2 differs");
+  if (feeder_has_level(FEEDER_AVX512) != 0 && resample(given, feeder::kAvx512Level) != plain) finding("avx512 differs");
 #elif defined(__aarch64__)
   if (resample(given, feeder::kNeonLevel) != plain) finding("neon differs");
 #endif
