@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +58,27 @@ def test_same_pixels_with_seek_points(images: list[bytes]) -> None:
         assert np.isin(outcomes, [0, USED]).all()
         assert np.array_equal(points, before)
     kernel.close()
+
+
+def test_kept_planes_are_refused_or_give_the_same_pixels_on_every_level() -> None:
+    module = pytest.importorskip("feeder.decode._kernel")
+    kept = [file.read_bytes()[:-CHOICES] for file in sorted((CORPUS / "kept").iterdir())]
+    kernels = [module.Kernel(1, 1 << 20, 1 << 20, 20, 1 << 22, level, False) for level in module.LEVELS]
+    one, yes = np.ones(1, np.uint8), np.ones(1, np.bool_)
+    decoded = 0
+    for planes, window in itertools.product(kept, WINDOWS):
+        results = []
+        for kernel in kernels:
+            out = np.zeros((1, 40, 9, 3), np.uint8)
+            try:
+                verdict = kernel.decode(
+                    [planes], np.array([window], np.int32), yes, out, "bilinear", True, one, kept=yes
+                )[0]
+            except ValueError as error:
+                verdict = str(error)
+            results.append((verdict, out.tobytes()))
+        assert len(set(results)) == 1
+        decoded += results[0][0] is None
+    assert decoded > len(kept) / 3
+    for kernel in kernels:
+        kernel.close()

@@ -16,7 +16,7 @@ struct Decoders {
   std::vector<feeder_decoder *> all;
 
   Decoders() {
-    for (const feeder_level level : {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_NEON}) {
+    for (const feeder_level level : {FEEDER_PLAIN, FEEDER_SSE4, FEEDER_AVX2, FEEDER_AVX512, FEEDER_NEON}) {
       if (feeder_has_level(level) != 0) all.push_back(feeder_decoder_new(&fuzz::kLimits, level));
     }
     feeder_limits libjpeg = fuzz::kLimits;
