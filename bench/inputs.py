@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,19 @@ def decode_input(folder: Path, limit: int) -> DecodeInput:
         nbytes=sum(len(encoded[index]) for index in good),
         skipped=len(files) - len(good),
     )
+
+
+def subsamplings(files: Sequence[Path]) -> list[str]:
+    """For each JPEG how its chroma is sampled: "4:4:4", "4:2:2", "4:2:0", "gray", or "other"."""
+    from PIL import Image
+    from PIL.JpegImagePlugin import get_sampling
+
+    names = {0: "4:4:4", 1: "4:2:2", 2: "4:2:0"}
+    found = []
+    for path in files:
+        with Image.open(path) as file:
+            found.append("gray" if file.mode == "L" else names.get(get_sampling(file), "other"))
+    return found
 
 
 def with_area(data: DecodeInput, area: float) -> DecodeInput:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.tables import SWEEPS, by_speed
 
-__all__ = ["bars", "curves", "parts"]
+__all__ = ["bars", "cached", "curves", "parts"]
 
 Row = Mapping[str, Any]
 
@@ -51,6 +51,42 @@ def bars(rows: Sequence[Row], title: str, path: Path) -> None:
         handles.append(Patch(facecolor=THEIRS, edgecolor="white", hatch="///", label="without antialias"))
     axes.legend(handles=handles, loc="lower right", frameon=False)
     axes.set_xlabel("images a second; lines: quartiles")
+    axes.set_title(title, fontsize=10, loc="left")
+    _save(figure, axes, path)
+
+
+def cached(rows: Sequence[Row], title: str, path: Path) -> None:
+    """Images a second over the share of images that are cached; who has no share is a level line."""
+    pyplot = _pyplot()
+    contestants = by_speed(rows)
+    curve = sorted((row for row in contestants if "cached" in row), key=lambda row: float(row["cached"]))
+    others = [row for row in contestants if "cached" not in row]
+    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    rates = [row["images_per_s"] for row in curve]
+    axes.errorbar(
+        [100 * row["cached"] for row in curve],
+        [rate["median"] for rate in rates],
+        yerr=[
+            [rate["median"] - rate["low"] for rate in rates],
+            [rate["high"] - rate["median"] for rate in rates],
+        ],
+        fmt="o-",
+        color=OURS,
+        markersize=4,
+        label="feeder",
+    )
+    colours = iter([colour for colour, _ in OTHERS] * len(others))
+    ours = {name: colour for name, (colour, _) in LINES.items()}
+    for row in others:
+        name = row["contestant"]
+        colour = ours.get(name, "#7fc6c0") if name.startswith("feeder") else next(colours)
+        axes.axhline(row["images_per_s"]["median"], color=colour, linestyle="--", linewidth=1, label=name)
+    axes.set(
+        yscale="log",
+        xlabel="images that are cached, %",
+        ylabel="images a second, one thread; lines: quartiles",
+    )
+    axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=10, loc="left")
     _save(figure, axes, path)
 

@@ -19,6 +19,7 @@ from typing import Any
 from bench import plots
 from bench.tables import (
     by_speed,
+    cache_table,
     decode_table,
     parts_table,
     scale_table,
@@ -63,6 +64,12 @@ PAGES = {
         parts_table,
         plots.parts,
     ),
+    "cache": Page(
+        "Cache: epochs that find a part of their images decoded",
+        _FILES + "{size} pixels, batches of {batch}, {threads}, " + _ROUNDS + '; "feeder is": all cached',
+        cache_table,
+        plots.cached,
+    ),
     "scale": Page(
         "Scale: over threads, crop area and image size",
         _FILES + "{size} pixels, batches of {batch}, " + _ROUNDS,
@@ -83,6 +90,9 @@ PAGES = {
     ),
 }
 """By bench, in the order of the page."""
+
+MEASURED = ("contestant", "part", "index", "memory")
+"""Kinds of rows that tables and plots are made of."""
 
 _HEADER = """\
 # Results
@@ -127,7 +137,7 @@ def newest_run(path: Path) -> Run:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in run:
         kinds.setdefault(row["kind"], []).append(row)
-    measured = kinds.get("contestant", []) + kinds.get("part", [])
+    measured = [row for kind in MEASURED for row in kinds.get(kind, [])]
     if len(kinds.get("environment", [])) != 1 or not measured:
         raise ValueError(f"{path}: run {rows[-1]['run']} has no environment row or nothing measured")
     return Run(

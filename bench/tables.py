@@ -9,6 +9,7 @@ from typing import Any
 __all__ = [
     "SWEEPS",
     "by_speed",
+    "cache_table",
     "decode_table",
     "parts_table",
     "progress",
@@ -48,6 +49,43 @@ def decode_table(rows: Sequence[Row]) -> str:
             )
             for row in by_speed(rows)
         ],
+    )
+
+
+def cache_table(rows: Sequence[Row]) -> str:
+    """Markdown tables of one cache run: contestants, fastest first; reading and indexing; what planes weigh."""
+    index = [row for row in rows if row["kind"] == "index"]
+    memory = [row for row in rows if row["kind"] == "memory"]
+    return "\n\n".join(
+        [
+            decode_table(rows),
+            _table(
+                ("shards, from the page cache", "MB/s", "quartiles", "of a plain read", "CPU us/image"),
+                [
+                    (
+                        row["what"],
+                        f"{row['mb_per_s']['median']:,.0f}",
+                        f"{row['mb_per_s']['low']:,.0f} to {row['mb_per_s']['high']:,.0f}",
+                        f"{100 * row['of_plain_read']['median']:.0f} %",
+                        f"{row['cpu_us_per_image']['median']:,.0f}",
+                    )
+                    for row in index
+                ],
+            ),
+            _table(
+                ("planes of files", "at", "images", "kB/image", "kB/image encoded"),
+                [
+                    (
+                        row["files"],
+                        f"1/{row['reduction']}",
+                        str(row["images"]),
+                        f"{row['bytes_per_image'] / 1e3:,.0f}",
+                        f"{row['encoded_bytes_per_image'] / 1e3:,.0f}",
+                    )
+                    for row in memory
+                ],
+            ),
+        ]
     )
 
 

@@ -18,6 +18,7 @@ examples:
   feeder bench decode --input photos/ --rivals           images a second of one core, beside other libraries
   feeder bench parts --input photos/                     what an image costs by part, in microseconds
   feeder bench scale --input photos/                     over threads, crop area and image size
+  feeder bench cache --input photos/ --rivals            epochs of which the cache has a part, or all
   feeder bench service --input photos/ --rivals --json   worker and client over TCP, as rows for a file
   feeder bench wire                                      ready batches over TCP, and as others send them
 
@@ -86,6 +87,19 @@ def register(subparsers: Any) -> None:
     _add_rivals(scale)
     _add_common(scale, rounds=5)
     scale.set_defaults(run=_scale)
+
+    cache = kinds.add_parser(
+        "cache",
+        help="epochs with nothing, some or all of their images in the cache; speed of indexing",
+        allow_abbrev=False,
+    )
+    cache.add_argument("--input", type=Path, required=True, metavar="DIR", help="folder of JPEGs")
+    cache.add_argument(
+        "--images", type=_at_least_one, default=600, help="most files used (default %(default)s)"
+    )
+    _add_rivals(cache)
+    _add_common(cache)
+    cache.set_defaults(run=_cache)
 
     service = kinds.add_parser(
         "service",
@@ -166,6 +180,20 @@ def _parts(args: argparse.Namespace) -> int:
 
 def _scale(args: argparse.Namespace) -> int:
     module = _bench_module("bench_scale")
+    return int(
+        module.run(
+            args.input,
+            rivals=args.rivals,
+            as_json=args.json,
+            rounds=args.rounds,
+            images=args.images,
+            size=args.size,
+        )
+    )
+
+
+def _cache(args: argparse.Namespace) -> int:
+    module = _bench_module("bench_cache")
     return int(
         module.run(
             args.input,
