@@ -1,8 +1,8 @@
 """What the cache of decoded planes is worth: epochs that find nothing, some, or all of their images in it.
 
-One thread, the same files and windows for everybody, as in the decode bench. The batches of all that feeder makes
-must be the same, bit for bit. Beside it, in the same rounds: how fast shards are indexed, and how fast they can be
-read at all; and what planes weigh.
+One thread, the same files and windows for everybody, as in the decode bench. The batches of all that feeder
+makes must be the same, bit for bit. Beside it, in the same rounds: how fast shards are indexed, and how fast
+they can be read at all; and what planes weigh.
 """
 
 from __future__ import annotations

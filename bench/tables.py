@@ -53,7 +53,7 @@ def decode_table(rows: Sequence[Row]) -> str:
 
 
 def cache_table(rows: Sequence[Row]) -> str:
-    """Markdown tables of one cache run: contestants, fastest first; reading and indexing; what planes weigh."""
+    """Markdown tables of one cache run: contestants, fastest first; indexing; what planes weigh."""
     index = [row for row in rows if row["kind"] == "index"]
     memory = [row for row in rows if row["kind"] == "memory"]
     return "\n\n".join(
