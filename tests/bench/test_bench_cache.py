@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from bench import bench_cache, contest, harness, tables
+from bench import bench_cache, contest, harness, report
 from bench import contestant as contestant_module
 from bench.contestant import ContestantFailed
 from bench.inputs import decode_input, subsamplings
@@ -18,9 +18,10 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_cache, "INDEX_ROUND_BYTES", 1)
 
 
-def test_rows_of_a_run(imagenet_sample, small, capsys):
+def test_rows_of_a_run(imagenet_sample, small, tmp_path, capsys):
     assert bench_cache.run(imagenet_sample, rivals=True, as_json=True, rounds=1, images=12, size=32) == 0
-    head, *rows, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    printed = capsys.readouterr().out
+    head, *rows, summary = map(json.loads, printed.splitlines())
     assert (head["bench"], head["images"]) == ("cache", 12)
     by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in {row["kind"] for row in rows}}
     assert {row["contestant"]: row.get("cached") for row in by_kind["contestant"]} == {
@@ -43,10 +44,11 @@ def test_rows_of_a_run(imagenet_sample, small, capsys):
         "all cached, nothing cached",
         "all cached, nothing cached but seek points",
     }
-    table = tables.cache_table(rows)
-    assert "| feeder (100 % cached) |" in table
-    assert "| feeder index " in table
-    assert "| 1/2 |" in table
+    (tmp_path / "cache-here.jsonl").write_text(printed)
+    page = report.markdown(report.newest_run(tmp_path / "cache-here.jsonl"))
+    assert "| feeder (100 % cached) |" in page
+    assert "| feeder index " in page
+    assert "| 1/2 |" in page
 
 
 def test_what_planes_weigh(imagenet_sample):
