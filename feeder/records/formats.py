@@ -7,12 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from feeder.errors import BadShard, StorageError
+from feeder.records.ahead import AheadWindow
 from feeder.records.example import parse_example
 from feeder.records.folder import index_folder
 from feeder.records.index import IndexBuilder, ShardIndex, ShardState
 from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
 from feeder.records.parquet import looks_like_parquet, scan_parquet
-from feeder.records.stream import COMPRESSIONS, MAX_RECORD_BYTES, Compression, Torn, Window, open_window
+from feeder.records.stream import (
+    COMPRESSIONS,
+    MAX_RECORD_BYTES,
+    READ_BYTES,
+    Compression,
+    Torn,
+    Window,
+    open_window,
+)
 from feeder.records.tar import BLOCK_BYTES, looks_like_tar
 from feeder.records.tfrecord import frames, looks_like_tfrecord
 from feeder.records.webdataset import scan_webdataset
@@ -28,6 +37,7 @@ def build_index(
     sequential: bool = False,
     max_record_bytes: int = MAX_RECORD_BYTES,
     advance: Callable[[int], None] | None = None,
+    ahead: bool = False,
 ) -> ShardIndex:
     """Reads a shard once, from start to end, and checks framing, checksums, and each record.
 
@@ -38,6 +48,7 @@ def build_index(
         sequential: whether a shard that is compressed as a whole is welcome.
         max_record_bytes: a longer record counts as damage.
         advance: called with numbers of bytes read; may raise to stop.
+        ahead: whether a thread of its own reads TFRecords and tars, for where a core is to spare.
 
     Raises:
         BadShard: of no format that is read, of another than the one given, or compressed and not welcome.
@@ -63,7 +74,8 @@ def build_index(
             codec = scan_parquet(fd, shard, keys.of(found), builder, advance=advance)
         else:
             codec = compression or ""
-            window = open_window(fd, str(shard), compression=compression, advance=advance)
+            kind = AheadWindow if ahead and state.size > READ_BYTES else Window
+            window = open_window(fd, str(shard), compression=compression, advance=advance, kind=kind)
             try:
                 if found == "webdataset":
                     scan_webdataset(window, keys.of(found), builder, max_record_bytes)
@@ -71,6 +83,8 @@ def build_index(
                     _scan_tfrecord(window, keys.of(found), builder, max_record_bytes)
             except Torn as torn:
                 builder.tear(torn.offset, torn.reason)
+            finally:
+                window.close()
         if ShardState.of(os.fstat(fd)) != state:
             raise StorageError(f"{shard}: changed while it was indexed: index it again when it is complete")
     return builder.index(found, state, codec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from array import array
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ MAX_REASONS = 1000
 """Bad records of a shard whose reason is kept in full; the others keep it without the name of the sample."""
 
 MAX_REASON_LENGTH = 500
+
+_ROW = struct.Struct("=7q")
 
 _ONE_MORE = "is bad, as very many others of this shard: see those before it"
 
@@ -120,7 +122,7 @@ class IndexBuilder:
     """Takes in the records of a shard in order."""
 
     def __init__(self) -> None:
-        self._rows = array("q")
+        self._rows = bytearray()
         self._reasons: dict[str, int] = {}
         self._damage: str | None = None
 
@@ -135,7 +137,7 @@ class IndexBuilder:
         unpacked: int = 0,
     ) -> None:
         """One record; the arguments are those of ShardIndex."""
-        self._rows.extend((offset, length, label, crc, image_start, image_bytes, unpacked))
+        self._rows += _ROW.pack(offset, length, label, crc, image_start, image_bytes, unpacked)
 
     def add_bad(self, offset: int, reason: str, about: str = "") -> None:
         """A record that cannot be used.
@@ -160,7 +162,7 @@ class IndexBuilder:
 
     def index(self, format_name: FormatName, state: ShardState, codec: str = "") -> ShardIndex:
         """What was taken in."""
-        rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
+        rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(COLUMNS))
         columns = {name: rows[:, number].astype(code) for number, (name, code) in enumerate(COLUMNS.items())}
         digest = hashlib.sha256()
         if format_name == "tfrecord":

@@ -12,7 +12,16 @@ import numpy as np
 from feeder.errors import StorageError
 from feeder.records.storage import retry
 
-__all__ = ["COMPRESSIONS", "MAX_RECORD_BYTES", "READ_BYTES", "Compression", "Torn", "Window", "open_window"]
+__all__ = [
+    "COMPRESSIONS",
+    "MAX_RECORD_BYTES",
+    "READ_BYTES",
+    "Compression",
+    "Source",
+    "Torn",
+    "Window",
+    "open_window",
+]
 
 MAX_RECORD_BYTES = 256 << 20
 """Longest record or image that is believed; the longest record of ImageNet is 16 MB."""
@@ -47,7 +56,7 @@ class _Broken(Exception):
     """A compressed stream ends here by damage; the text says which."""
 
 
-class _Source(Protocol):
+class Source(Protocol):
     """Bytes in order.
 
     Attributes:
@@ -152,7 +161,7 @@ class Window:
         broken: why the stream ends earlier than it should, once have() met that end; or "".
     """
 
-    def __init__(self, source: _Source, path: str, start: int = 0) -> None:
+    def __init__(self, source: Source, path: str, start: int = 0) -> None:
         self.path = path
         self.broken = ""
         self._source = source
@@ -194,6 +203,9 @@ class Window:
             done += there
         return done
 
+    def close(self) -> None:
+        """Ends what goes on for this window; the file is left to who opened it."""
+
     def _fill(self, kept: int, count: int) -> None:
         old = self.bytes
         if count > len(old):
@@ -223,6 +235,7 @@ def open_window(
     start: int = 0,
     stop: int | None = None,
     advance: Callable[[int], object] | None = None,
+    kind: type[Window] = Window,
 ) -> Window:
     """A window over an open file or a part of it, at the start.
 
@@ -232,8 +245,9 @@ def open_window(
         compression: of what is read; the window is over what it unpacks to.
         start, stop: part of the file; None: its end.
         advance: called with the number of bytes (of the file) of each read; may raise to stop.
+        kind: of window, where nothing is compressed.
     """
     plain = _Plain(fd, path, start, os.fstat(fd).st_size if stop is None else stop, advance)
     if compression is not None:
         return Window(_Unpacked(plain, compression), path)
-    return Window(plain, path, start)
+    return kind(plain, path, start)

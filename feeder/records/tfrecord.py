@@ -24,7 +24,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 
 _MASK_DELTA = 0xA282EAD8
-_HEADER = struct.Struct("<QI")
+_HEADER = struct.Struct("<8sI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
@@ -88,15 +88,15 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
                 window.broken or f"cut in the length field: {there} bytes left, {HEADER_BYTES} needed",
             )
         lo = window.lo
-        length, length_crc = _HEADER.unpack_from(window.view, lo)
-        crc = _crc32c(window.bytes[lo : lo + 8])
-        if (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF != length_crc:
+        field, length_crc = _HEADER.unpack_from(window.view, lo)
+        if mask(_crc32c(field)) != length_crc:
             if offset == 0:
                 raise BadShard(
                     f"{window.path}: is not a TFRecord file, or damaged from its first byte on: "
                     f"check the pattern, or copy it again"
                 )
             raise Torn(offset, "crc of the length field is wrong")
+        length = int.from_bytes(field, "little")
         if length > max_record_bytes:
             raise Torn(offset, f"length {length} is above the limit of {max_record_bytes} bytes a record")
         whole = HEADER_BYTES + length + FOOTER_BYTES
@@ -119,5 +119,5 @@ def looks_like_tfrecord(head: bytes) -> bool:
     """Whether a file that starts with these bytes starts with a length field whose crc is right."""
     if len(head) < HEADER_BYTES:
         return False
-    _, length_crc = _HEADER.unpack_from(head)
-    return bool(mask(_crc32c(head[:8])) == length_crc)
+    field, length_crc = _HEADER.unpack_from(head)
+    return bool(mask(_crc32c(field)) == length_crc)
