@@ -65,7 +65,9 @@ examples:
 
 _INDEX = """\
 Reads each shard once and writes its index, unless a good one is there. A worker does the same when it
-starts. A PATTERN is a shard, a glob in quotes, or a folder, which stands for all shards in it.
+starts. Processes that keep indexes in one folder, on any hosts, share the work; one that is killed is
+replaced after half a minute. A PATTERN is a shard, a glob in quotes, or a folder, which stands for all
+shards in it.
 
 With --seek it also decodes each image once and keeps where decoding may start (1 kB a record), so that
 workers decode only what a crop needs from the first epoch on; without, they learn that as they go. Started
@@ -141,7 +143,10 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
         help="label of the first class in the records (TFRecord 1, where 0 is background; others 0)",
     )
     group.add_argument(
-        "--index-dir", type=Path, metavar="DIR", help="keep indexes there, not beside the shards"
+        "--index-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep indexes there, not beside the shards; workers that share it share the work of making them",
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from tqdm import tqdm
@@ -16,15 +15,12 @@ from feeder.records.folder import ImageFolder
 from feeder.records.formats import build_index, refuse_compressed
 from feeder.records.index import ShardIndex, ShardState
 from feeder.records.keys import FormatName, RecordKeys
+from feeder.records.sharing import SharedBuild
 from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
 
 __all__ = ["ensure_indexes"]
 
 MISSING_SHOWN = 3
-
-
-class _Stopped(Exception):
-    """Another shard failed, or the user pressed Ctrl-C; the index under way is given up."""
 
 
 def ensure_indexes(
@@ -42,17 +38,18 @@ def ensure_indexes(
 ) -> list[ShardIndex]:
     """The indexes of all shards, in their order.
 
-    Shards are indexed by threads, not processes: reading holds no GIL, and what does (crc and parse, 20 to
-    30 us a record) still leaves 3 GB/s and more for records of 100 kB, more than most storage gives.
+    An index is looked for in `index_dir` and beside its shard. Shards are indexed by threads, not processes:
+    reading holds no GIL, and what does (crc and parse, 15 to 25 us a record) still leaves 4 GB/s and more for
+    records of 100 kB, more than most storage gives.
 
     Args:
         shards: files to index.
         keys: where image and label are in a record.
-        index_dir: folder for indexes, or None: beside the shards.
+        index_dir: folder where indexes are built, or None: beside the shards.
         build: False makes an unusable index an error.
-        force: build all, also those whose index is good.
+        force: build all here, also those whose index is good.
         jobs: threads; None takes the usable cores.
-        progress: show a bar of bytes on stderr.
+        progress: show a bar of bytes on stderr; otherwise the log has a line every ten seconds.
         format_name: of all shards; None finds it by their content.
         sequential: whether shards are welcome that are compressed as a whole, so that their records cannot be
             read one by one.
@@ -60,72 +57,81 @@ def ensure_indexes(
 
     Raises:
         ConfigError: an index is unusable and may not be built.
-        BadShard, StorageError: the first that a shard raised; the others are given up.
+        BadShard, StorageError: the first that a shard raised; the others are given up. Or a folder where
+            indexes are to be built cannot be written.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
     indexes: dict[Path, ShardIndex] = {}
     unusable: dict[Path, str] = {}
-    sizes: dict[Path, int] = {}
+    states: dict[Path, ShardState] = {}
     for shard in shards:
-        state = _state(shard)
-        sizes[shard] = state.size
+        states[shard] = _state(shard)
         try:
             if force:
                 raise IndexUnusable("asked for")
-            indexes[shard] = load_index(index_path(shard, index_dir), state, keys, format_name)
+            indexes[shard] = _load(shard, index_dir, states[shard], keys, format_name)
         except IndexUnusable as error:
             unusable[shard] = str(error)
     if unusable and not build:
         shown = "; ".join(list(unusable.values())[:MISSING_SHOWN])
         more = f"; and {len(unusable) - MISSING_SHOWN} more" if len(unusable) > MISSING_SHOWN else ""
         raise ConfigError(f"{shown}{more}: run `feeder index` on these shards first")
+
+    def build_one(shard: Path, advance: Callable[[int], None], ahead: bool) -> ShardIndex:
+        path = index_path(shard, index_dir)
+        index = build_index(
+            shard, keys, format_name=format_name, sequential=sequential, advance=advance, ahead=ahead
+        )
+        write_index(index, path, keys.of(index.format))
+        if on_built is not None:
+            on_built(shard, unusable[shard])
+        try:
+            return load_index(path, index.state, keys, format_name)
+        except IndexUnusable as error:
+            raise StorageError(
+                f"{error}: it was written a moment ago, does another job write it too?"
+            ) from error
+
     if unusable:
-        workers = min(jobs or len(os.sched_getaffinity(0)), len(unusable))
-        total = sum(sizes[shard] for shard in unusable)
-        stop = threading.Event()
-        lock = threading.Lock()
-        with tqdm(total=total, desc="indexing", unit="B", unit_scale=True, disable=not progress) as bar:
-
-            def advance(count: int) -> None:
-                if stop.is_set():
-                    raise _Stopped
-                with lock:
-                    bar.update(count)
-
-            def one(shard: Path) -> ShardIndex:
-                path = index_path(shard, index_dir)
-                index = build_index(
-                    shard, keys, format_name=format_name, sequential=sequential, advance=advance
-                )
-                write_index(index, path, keys.of(index.format))
-                if on_built is not None:
-                    on_built(shard, unusable[shard])
-                try:
-                    return load_index(path, index.state, keys, format_name)
-                except IndexUnusable as error:
-                    raise StorageError(
-                        f"{error}: it was written a moment ago, does another job write it too?"
-                    ) from error
-
-            # The longest first, so that no thread is left alone with a large one at the end.
-            order = sorted(unusable, key=lambda shard: -sizes[shard])
-            with ThreadPoolExecutor(workers, thread_name_prefix="feeder-index") as pool:
-                futures = {shard: pool.submit(one, shard) for shard in order}
-                try:
-                    wait(futures.values(), return_when=FIRST_EXCEPTION)
-                finally:
-                    stop.set()
-                    pool.shutdown(wait=True, cancel_futures=True)
-            for failure in [future.exception() for future in futures.values() if not future.cancelled()]:
-                if failure is not None and not isinstance(failure, _Stopped):
-                    raise failure
-            for shard, future in futures.items():
-                indexes[shard] = future.result()
+        todo = {shard: states[shard].size for shard in unusable}
+        with tqdm(
+            total=sum(todo.values()), desc="indexing", unit="B", unit_scale=True, disable=not progress
+        ) as bar:
+            shared = SharedBuild(
+                len(shards),
+                jobs or len(os.sched_getaffinity(0)),
+                build_one,
+                lambda shard: _load(shard, index_dir, states[shard], keys, format_name),
+                lambda shard: index_path(shard, index_dir),
+                bar,
+            )
+            indexes |= shared.run(todo, claim=not force)
     if not sequential:
         for shard, index in indexes.items():
             refuse_compressed(shard, index.codec)
     return [indexes[shard] for shard in shards]
+
+
+def _load(
+    shard: Path,
+    index_dir: Path | None,
+    state: ShardState,
+    keys: RecordKeys,
+    format_name: FormatName | None,
+) -> ShardIndex:
+    """The index in the folder of indexes, or else beside the shard.
+
+    Raises:
+        IndexUnusable: neither can be used; it says why of the first.
+    """
+    try:
+        return load_index(index_path(shard, index_dir), state, keys, format_name)
+    except IndexUnusable:
+        if index_dir is not None:
+            with contextlib.suppress(IndexUnusable):
+                return load_index(index_path(shard), state, keys, format_name)
+        raise
 
 
 def _state(shard: Path) -> ShardState:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 
 from feeder.errors import BadShard, ConfigError, StorageError
-from feeder.records import RecordKeys, build
+from feeder.records import RecordKeys, sharing
 from feeder.records.build import ensure_indexes
+from feeder.records.claims import Claims
 from feeder.records.formats import build_index
 from feeder.records.index import ShardState
 from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
@@ -173,6 +176,42 @@ def test_index_dir_keeps_shards_of_two_folders_apart(
     ensure_indexes(shards, KEYS, index_dir=kept, build=False)
 
 
+def test_an_index_beside_the_shard_serves_where_the_folder_of_indexes_has_none(
+    shard: Path, tmp_path: Path
+) -> None:
+    ensure_indexes([shard], KEYS)
+    kept = tmp_path / "indexes"
+    (index,) = ensure_indexes([shard], KEYS, index_dir=kept, build=False)
+    assert index.label.tolist() == [10, 11, 12, 13, 14]
+    assert not kept.exists()
+    os.utime(shard, ns=(1, 1))
+    with pytest.raises(ConfigError, match="no index yet"):
+        ensure_indexes([shard], KEYS, index_dir=kept, build=False)
+    ensure_indexes([shard], KEYS, index_dir=kept)
+    ensure_indexes([shard], KEYS, index_dir=kept, build=False)
+    assert index_path(shard, kept).exists()
+
+
+def test_what_another_process_indexes_is_waited_for_and_said(
+    shard: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = Claims(shard.parent).take(index_path(shard))
+    assert claim is not None
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.extend(ensure_indexes([shard], KEYS)))
+    with caplog.at_level(logging.INFO):
+        with claim:
+            waiting.start()
+            deadline_s = time.monotonic() + 60
+            while f"others index 1, such as {shard.name} (by " not in caplog.text:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            write_index(build_index(shard, KEYS), index_path(shard), KEYS.of("tfrecord"))
+        waiting.join(60)
+    assert len(got) == 1
+    assert "0 of 1 shards here" in caplog.text
+
+
 def test_bad_records_keep_their_number(
     tmp_path: Path,
     make_payload: Callable[..., bytes],
@@ -286,7 +325,7 @@ def test_interrupted_builds_end_their_threads(shard: Path, monkeypatch: pytest.M
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build, "wait", interrupt)
+    monkeypatch.setattr(sharing, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ensure_indexes([shard], KEYS)
 
