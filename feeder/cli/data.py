@@ -204,7 +204,8 @@ def _register_pack(subparsers: Subparsers) -> None:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from feeder.records.pack import LABELS_FILE, pack
+    from feeder.records.folder import LABELS_FILE
+    from feeder.records.pack import pack
 
     result = pack(
         args.src,
@@ -360,7 +361,11 @@ def _index(args: argparse.Namespace) -> int:
     if len(slow) > SLOW_SHOWN:
         print(f"and {_count(len(slow) - SLOW_SHOWN, 'shard')} more like these", file=sys.stderr)
     if learned:
-        print(f"seek points: {_count(learned.learned, 'record')} learned, {learned.there:,} were complete")
+        print(
+            f"seek points of {_count(learned.records, 'record')}: {learned.complete:,} complete, "
+            f"{learned.partial:,} partial (damaged images), {learned.none + learned.bad:,} impossible (no "
+            f"baseline JPEG, or bad); {learned.learned:,} learned now"
+        )
         if learned.damaged:
             print(
                 f"{_count(learned.damaged, 'image')} damaged: run feeder verify to list them",

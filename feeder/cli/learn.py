@@ -5,41 +5,47 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.cli.walk import walk
 from feeder.decode import SEEK_BYTES, SeekPoints, open_decoder
 from feeder.errors import BadRecord, StorageError
 from feeder.records import Dataset
+from feeder.records.seek import COMPLETE, CUT
 
 __all__ = ["Learned", "learn"]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Counts of records.
+    """Counts of records: each is in one of `complete`, `partial`, `none` and `bad`, and some also in another.
 
     Attributes:
-        learned: whose points were written.
-        there: whose points were complete already.
-        damaged: of `learned`, those whose image is damaged; what comes before the damage has points.
+        complete: whose points are all there.
+        partial: whose image is damaged; what comes before the damage has points.
+        none: of whose image none can be known: it is no baseline JPEG, or damaged from the start.
         bad: those that cannot be read or hold no image.
+        learned: of all, those whose points were written just now.
+        damaged: of those, the ones whose image is damaged.
     """
 
-    learned: int = 0
-    there: int = 0
-    damaged: int = 0
+    complete: int = 0
+    partial: int = 0
+    none: int = 0
     bad: int = 0
+    learned: int = 0
+    damaged: int = 0
 
     def __add__(self, other: Learned) -> Learned:
-        return Learned(
-            self.learned + other.learned,
-            self.there + other.there,
-            self.damaged + other.damaged,
-            self.bad + other.bad,
-        )
+        return Learned(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self.complete + self.partial + self.none + self.bad
 
 
 def learn(
@@ -65,36 +71,45 @@ def learn(
         def work(numbers: range, stop: threading.Event) -> Learned:
             images: list[memoryview] = []
             records: list[int] = []
-            there = bad = 0
+            counts = dict.fromkeys(("complete", "partial", "none", "bad"), 0)
             known = np.zeros((len(numbers), SEEK_BYTES), np.uint8)
             for number in numbers:
                 if stop.is_set():
                     break
                 points = known[len(records)]
-                if not force and files.load(number, dataset.digest(number), points):
+                if not force and (flags := files.load(number, dataset.digest(number), points)):
+                    counts[_kind(points, flags)] += 1
                     points[:] = 0
-                    there += 1
                     continue
                 try:
                     images.append(dataset.read(number).image)
                 except BadRecord:
                     points[:] = 0
-                    bad += 1
+                    counts["bad"] += 1
                     continue
                 records.append(number)
             seek = SeekPoints(known[: len(records)], np.zeros(len(records), np.uint8))
             reasons = decoder.learn(images, seek)
             try:
-                for number, points in zip(records, seek.points, strict=True):
-                    files.write(number, dataset.digest(number), points, complete=True)
+                for number, points, reason in zip(records, seek.points, reasons, strict=True):
+                    flags = COMPLETE if reason is None else COMPLETE | CUT
+                    files.write(number, dataset.digest(number), points, flags=flags)
+                    counts[_kind(points, flags)] += 1
             except OSError as error:
                 raise StorageError(
                     f"{error.filename or dataset.locate(number)[0]}: cannot write seek points: "
                     f"{error.strerror or error}: make the folder writable, or keep indexes and points "
                     f"elsewhere (--index-dir)"
                 ) from error
-            return Learned(len(records), there, sum(reason is not None for reason in reasons), bad)
+            damaged = sum(reason is not None for reason in reasons)
+            return Learned(**counts, learned=len(records), damaged=damaged)
 
         return sum(
             walk(len(dataset), work, threads=threads, doing="learning", progress=progress), start=Learned()
         )
+
+
+def _kind(points: NDArray[np.uint8], flags: int) -> str:
+    if not points.any():
+        return "none"
+    return "partial" if flags & CUT else "complete"

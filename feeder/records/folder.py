@@ -7,6 +7,7 @@ shards give the same batches.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,9 +21,21 @@ from feeder.records.index import IndexBuilder, ShardIndex, ShardState
 from feeder.records.storage import retry
 from feeder.records.stream import MAX_RECORD_BYTES
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "find_images", "index_folder", "is_image_folder", "shuffled"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "LABELS_FILE",
+    "ImageFolder",
+    "find_images",
+    "index_folder",
+    "is_image_folder",
+    "label_map",
+    "shuffled",
+]
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".gif", ".webp", ".bmp")
+
+LABELS_FILE = "labels.json"
+"""Beside shards, says which class each of their labels is."""
 
 
 def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
@@ -81,6 +94,11 @@ def find_images(src: Path) -> tuple[list[str], list[tuple[str, int]]]:
     classes = sorted(set(class_of.values()))
     labels = {name: label for label, name in enumerate(classes)}
     return classes, [(path, labels[name]) for path, name in class_of.items()]
+
+
+def label_map(classes: Sequence[str]) -> str:
+    """What LABELS_FILE says: the label, from 0, of each class, as JSON."""
+    return json.dumps({name: label for label, name in enumerate(classes)}, indent=1) + "\n"
 
 
 def shuffled(images: Sequence[tuple[str, int]], seed: int) -> list[tuple[str, int]]:

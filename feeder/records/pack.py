@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from feeder.errors import ConfigError, DataError, StorageError
 from feeder.records.build import ensure_indexes
-from feeder.records.folder import find_images, shuffled
+from feeder.records.folder import LABELS_FILE, find_images, label_map, shuffled
 from feeder.records.keys import MAX_LABEL, FormatName, RecordKeys
 from feeder.records.seek import seek_path
 from feeder.records.sidecar import index_path
@@ -33,7 +32,6 @@ from feeder.records.writers import SUFFIXES, Sample, open_writer
 
 __all__ = ["LABELS_FILE", "PackResult", "pack", "split"]
 
-LABELS_FILE = "labels.json"
 HOLDOUT_NAME = "validation"
 MAX_SHARDS = 99_999
 
@@ -151,7 +149,7 @@ def pack(
         count = min(len(held), max(1, round(shards * len(held) / len(kept))))
         plan |= _plan(HOLDOUT_NAME, held, count, SUFFIXES[format_name])
     sets = {name, HOLDOUT_NAME} if held else {name}
-    labels = json.dumps({synset: label for label, synset in enumerate(classes)}, indent=1) + "\n"
+    labels = label_map(classes)
     with _storage(dst):
         dst.mkdir(parents=True, exist_ok=True)
         if not force:

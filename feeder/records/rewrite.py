@@ -17,6 +17,7 @@ from tqdm import tqdm
 from feeder.errors import BadRecord, BadShard, ConfigError, StorageError
 from feeder.records.build import ensure_indexes
 from feeder.records.dataset import Dataset
+from feeder.records.folder import LABELS_FILE, find_images, label_map
 from feeder.records.formats import detect
 from feeder.records.keys import DEFAULT_KEYS, FormatName, RecordKeys
 from feeder.records.shards import expand
@@ -70,6 +71,8 @@ def rewrite(
 ) -> RewriteResult:
     """Writes one shard below `dst` for each that the patterns name, with its index beside it.
 
+    The labels.json that lies beside the old shards, or says what the folders of images are, comes along.
+
     Args:
         patterns: see Dataset.open.
         dst: folder for the new shards; made if it is missing.
@@ -82,7 +85,8 @@ def rewrite(
         progress: show a bar of bytes on stderr.
 
     Raises:
-        ConfigError: nothing matches, two shards would get the same name, or one is there already.
+        ConfigError: nothing matches, two shards would get the same name, or one is there already; or what
+            labels mean differs between them, or from a labels.json that is there.
         BadShard: a shard is of no format that is read, or its compressed stream is damaged.
         StorageError: reading or writing failed.
     """
@@ -92,6 +96,7 @@ def rewrite(
             raise ConfigError(f"{same[0].shard} and {plan.shard} would both become {plan.target}")
         if plan.target.exists() and not force:
             raise ConfigError(f"{plan.target}: is there already: name another folder, or use --force")
+    labels = _labels([plan.shard for plan in plans], dst / LABELS_FILE, force)
     try:
         dst.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -129,6 +134,8 @@ def rewrite(
                     raise StorageError(f"{plan.target}: cannot write: {error.strerror or error}") from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+    if labels is not None:
+        _write_labels(labels, dst / LABELS_FILE)
     unpacked = [plan.target for plan in plans if plan.compression is not None]
     made = [plan.target for plan in plans if plan.compression is None]
     indexes = [
@@ -141,6 +148,50 @@ def rewrite(
         nbytes=sum(index.state.size for index in indexes),
         bad=bad,
     )
+
+
+def _labels(shards: Sequence[Path], target: Path, force: bool) -> bytes | None:
+    """The label map of all shards; None where none has one, or `target` is it already."""
+    maps: dict[bytes, Path] = {}
+    for folder in sorted({shard if shard.is_dir() else shard.parent for shard in shards}):
+        if folder in shards:
+            maps.setdefault(label_map(find_images(folder)[0]).encode(), folder)
+        elif (there := _read_if_there(folder / LABELS_FILE)) is not None:
+            maps.setdefault(there, folder / LABELS_FILE)
+    if len(maps) > 1:
+        one, other, *_ = maps.values()
+        raise ConfigError(
+            f"{one} and {other}: their labels mean different classes: rewrite them into folders of their own"
+        )
+    labels = next(iter(maps), None)
+    there = _read_if_there(target)
+    if labels is not None and there not in (None, labels) and not force:
+        raise ConfigError(
+            f"{target}: is there and has other classes than {maps[labels]}: name another folder, "
+            f"or use --force"
+        )
+    return None if there == labels else labels
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot read: {error.strerror}") from error
+
+
+def _write_labels(labels: bytes, path: Path) -> None:
+    try:
+        with temporary(path) as (fd, hidden), os.fdopen(fd, "wb", closefd=False) as file:
+            file.write(labels)
+            file.flush()
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
+            os.replace(hidden, path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
 def _plan(shard: Path, dst: Path, format_name: FormatName | None) -> _Plan:

@@ -4,8 +4,9 @@
 
     header, 4,096 bytes   "feedseek" | uint32 crc32c of the rest | uint32 format | uint32 bytes of a slot |
                           uint32 zero | uint64 records | sha256 of the index's content | zeros
-    one slot a record     uint32 crc32c of the rest | uint32 digest of the record | uint32 1: complete |
-    of 1,024 bytes        12 zero bytes | 1,000 bytes of points, which only the decoder understands
+    one slot a record     uint32 crc32c of the rest | uint32 digest of the record | uint32 1: complete, 3: as
+    of 1,024 bytes        complete as a damaged image allows | 12 zero bytes | 1,000 bytes of points, which
+                          only the decoder understands
 
 A slot that was never written is zero and says nothing. One that is torn, flipped, or was written for other
 bytes fails its crc or its digest, and says nothing either. So the file needs no lock, no order of writes and
@@ -37,7 +38,7 @@ from feeder.records.shards import SEEK_SUFFIX
 from feeder.records.sidecar import sidecar_path
 from feeder.records.storage import locked, temporary
 
-__all__ = ["POINTS_BYTES", "SeekCounters", "SeekFiles", "SeekMode", "seek_path"]
+__all__ = ["COMPLETE", "CUT", "POINTS_BYTES", "SeekCounters", "SeekFiles", "SeekMode", "seek_path"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ SLOT_BYTES = 1024
 POINTS_BYTES = 1000
 """What a decoder may keep of one image."""
 
+COMPLETE, CUT = 1, 2
+"""Bits of what is said of points: nothing more can be known; they end early, because the image is damaged."""
+
 WAITING = 64
 """Most chunks whose points wait to be written, 2 MiB of them; those of later ones are dropped and counted."""
 
@@ -62,7 +66,6 @@ _HEADER = struct.Struct("<IIIQ32s")
 _SLOT = struct.Struct("<II12x")
 _CRC = struct.Struct("<I")
 _POINTS_AT = _CRC.size + _SLOT.size
-_COMPLETE = 1
 _NOTHING = bytes(SLOT_BYTES)
 
 _crc32c: Callable[[bytes], int] = google_crc32c.value
@@ -147,7 +150,7 @@ class SeekFiles:
         """What happened so far."""
         return self._counters
 
-    def load(self, record: int, digest: int, points: NDArray[np.uint8]) -> bool:
+    def load(self, record: int, digest: int, points: NDArray[np.uint8]) -> int:
         """Reads what is known of a record.
 
         Args:
@@ -156,36 +159,36 @@ class SeekFiles:
             points: uint8 [1000]; left alone where nothing is known.
 
         Returns:
-            Whether that is all that can be known of it.
+            COMPLETE where that is all that can be known of it, with CUT where its image is damaged; else 0.
 
         Raises:
             Closed: the data set is closed.
         """
         number, index = self._place(record)
         if number in self._absent:
-            return False
+            return 0
         try:
             file = self._acquire(number)
         except OSError as error:
             if self.mode == "learn":
                 self._warn(error)
-            return False
+            return 0
         try:
             slot = os.pread(file.fd, SLOT_BYTES, HEADER_BYTES + index * SLOT_BYTES)
         except OSError:
             self._count(torn=1)
-            return False
+            return 0
         finally:
             self._files.release(~number, file, 0)
         if not slot or slot == _NOTHING:
-            return False
+            return 0
         if len(slot) == SLOT_BYTES and _CRC.unpack_from(slot)[0] == _crc32c(slot[_CRC.size :]):
             written_for, flags = _SLOT.unpack_from(slot, _CRC.size)
             if written_for == digest:
                 points.data[:] = slot[_POINTS_AT:]  # half the time of an assignment by NumPy
-                return bool(flags & _COMPLETE)
+                return flags & (COMPLETE | CUT) if flags & COMPLETE else 0
         self._count(torn=1)
-        return False
+        return 0
 
     def store(
         self, records: NDArray[np.int64], digests: NDArray[np.uint32], points: NDArray[np.uint8]
@@ -206,14 +209,14 @@ class SeekFiles:
             self._waiting.append(_Waiting(records, digests, points))
             self._changed.notify()
 
-    def write(self, record: int, digest: int, points: NDArray[np.uint8], *, complete: bool = False) -> None:
+    def write(self, record: int, digest: int, points: NDArray[np.uint8], *, flags: int = 0) -> None:
         """Writes what is known of a record now.
 
         Args:
             record: its number in the data set.
             digest: of the record as it was read.
             points: uint8 [1000].
-            complete: nothing more can be learned of it.
+            flags: what load() is to return.
 
         Raises:
             OSError: storage refuses, or the mode is "use".
@@ -221,7 +224,7 @@ class SeekFiles:
         """
         number, index = self._place(record)
         self._check_writable(number)
-        rest = _SLOT.pack(digest, _COMPLETE if complete else 0) + points.tobytes()
+        rest = _SLOT.pack(digest, flags) + points.tobytes()
         slot = _CRC.pack(_crc32c(rest)) + rest
         file = self._acquire(number)
         try:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from feeder.cli import main
 
@@ -58,22 +59,27 @@ def test_index_learns_seek_points_once(
     pytest.importorskip("feeder.decode._kernel")
     victim = sorted(photos.iterdir())[5]
     victim.write_bytes(victim.read_bytes()[: -victim.stat().st_size // 10])
+    Image.new("RGB", (40, 30)).save(photos / "n0_progressive.JPEG", progressive=True)
     shards = str(tmp_path / "shards")
     assert main(["pack", str(photos), shards, "--shards", "2"]) == 0
     capsys.readouterr()
     assert main(["index", shards, "--seek"]) == 0
     out, err = capsys.readouterr()
-    assert "2 shards, 12 records" in out
-    assert "seek points: 12 records learned, 0 were complete" in out
+    assert "2 shards, 13 records" in out
+    assert (
+        "seek points of 13 records: 11 complete, 1 partial (damaged images), 1 impossible (no baseline JPEG, "
+        "or bad); 13 learned now"
+    ) in out
     assert "1 image damaged: run feeder verify" in err
     assert len(list((tmp_path / "shards").glob("*.feederseek"))) == 2
 
     assert main(["index", shards, "--seek", "--json"]) == 0
     indexed = json.loads(capsys.readouterr().out)
-    assert indexed["seek"] == {"learned": 0, "there": 12, "damaged": 0, "bad": 0}
+    kinds = {"complete": 11, "partial": 1, "none": 1, "bad": 0}
+    assert indexed["seek"] == kinds | {"learned": 0, "damaged": 0}
     assert main(["index", shards, "--seek", "--force", "--json", "--jobs", "1"]) == 0
     indexed = json.loads(capsys.readouterr().out)
-    assert indexed["seek"] == {"learned": 12, "there": 0, "damaged": 1, "bad": 0}
+    assert indexed["seek"] == kinds | {"learned": 13, "damaged": 1}
 
     assert main(["pack", str(photos), shards, "--shards", "2", "--force"]) == 0
     assert not list((tmp_path / "shards").glob("*.feederseek"))

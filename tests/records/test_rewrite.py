@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,3 +123,34 @@ def test_the_command(shard: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["rewrite", str(packed), str(tmp_path / "new")]) == 0
     assert "5 records in 1 shard" in capsys.readouterr().out
     assert main(["index", str(tmp_path / "new")]) == 0
+
+
+def test_the_meaning_of_labels_comes_along(shard: Path, tmp_path: Path) -> None:
+    """From beside the shards, and from the names of class folders; never from two places that differ."""
+    for name, classes in (("one", '{"ant": 0}\n'), ("other", '{"bee": 0}\n')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+        (tmp_path / name / "labels.json").write_text(classes)
+    dst = tmp_path / "new"
+    rewrite([str(tmp_path / "one" / "a.tfrecord.gz")], dst)
+    assert (dst / "labels.json").read_text() == '{"ant": 0}\n'
+    rewrite([str(tmp_path / "one" / "a.tfrecord.gz")], dst, force=True)
+    (tmp_path / "other" / "a.tfrecord.gz").rename(tmp_path / "other" / "b.tfrecord.gz")
+    other = [str(tmp_path / "other" / "b.tfrecord.gz")]
+    with pytest.raises(ConfigError, match=r"new/labels.json: is there and has other classes than .*/other/"):
+        rewrite(other, dst)
+    with pytest.raises(ConfigError, match="their labels mean different classes"):
+        rewrite([str(tmp_path / "one" / "a.tfrecord.gz"), *other], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+    rewrite(other, dst, force=True)
+    assert (dst / "labels.json").read_text() == '{"bee": 0}\n'
+
+    photos = tmp_path / "photos"
+    for name in ("wasp", "moth"):
+        (photos / name).mkdir(parents=True)
+        (photos / name / "0.jpg").write_bytes(name.encode())
+    rewrite([str(photos)], tmp_path / "photo-shards")
+    assert json.loads((tmp_path / "photo-shards" / "labels.json").read_text()) == {"moth": 0, "wasp": 1}
+    without = rewrite([str(shard)], tmp_path / "without")
+    assert [path.name for path in without.shards] == ["plain.tfrecord"]
+    assert not (tmp_path / "without" / "labels.json").exists()

@@ -27,7 +27,7 @@ import pytest
 from feeder.errors import Closed
 from feeder.records import Dataset, RecordKeys, SeekCounters, SeekFiles, SeekMode
 from feeder.records.index import ShardState
-from feeder.records.seek import HEADER_BYTES, POINTS_BYTES, SLOT_BYTES, WAITING, seek_path
+from feeder.records.seek import COMPLETE, HEADER_BYTES, POINTS_BYTES, SLOT_BYTES, WAITING, seek_path
 from feeder.records.shards import is_shard_name
 from feeder.records.sidecar import load_index
 
@@ -136,7 +136,7 @@ def test_the_layout_is_as_documented(folder: Path) -> None:
 
 def test_complete_is_kept(folder: Path) -> None:
     with opened(folder) as (dataset, seek):
-        seek.write(2, dataset.digest(2), points_of(2), complete=True)
+        seek.write(2, dataset.digest(2), points_of(2), flags=COMPLETE)
         seek.write(3, dataset.digest(3), points_of(3))
         points = np.zeros(POINTS_BYTES, np.uint8)
         assert [seek.load(record, dataset.digest(record), points) for record in (2, 3, 4)] == [
@@ -144,7 +144,7 @@ def test_complete_is_kept(folder: Path) -> None:
             False,
             False,
         ]
-        seek.write(4, dataset.digest(4), np.zeros(POINTS_BYTES, np.uint8), complete=True)
+        seek.write(4, dataset.digest(4), np.zeros(POINTS_BYTES, np.uint8), flags=COMPLETE)
         assert seek.load(4, dataset.digest(4), points)  # there is nothing to be known, and that is known
         assert known(dataset) == [2, 3]
 

@@ -196,10 +196,10 @@ def test_index_seek_goes_on_where_it_was_killed(
     process.wait()
     assert main(["index", str(folder), "--seek", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["seek"]
-    assert first["learned"] + first["there"] == RECORDS
+    assert first["complete"] + first["partial"] + first["none"] + first["bad"] == RECORDS
     assert main(["index", str(folder), "--seek", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)["seek"]
-    assert again == {"learned": 0, "there": RECORDS, "damaged": 0, "bad": 0}
+    assert again == first | {"learned": 0, "damaged": 0}
     worker = start_worker(folder, "--seek", "use")
     assert batches(worker, digest_batches) == expected
     assert seek_counts(worker)[0] >= EPOCHS * (RECORDS - 3)
