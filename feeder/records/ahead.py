@@ -17,8 +17,7 @@ from feeder.records.stream import Source, Window
 __all__ = ["AheadWindow"]
 
 BLOCK_BYTES = 4 << 20
-"""Size of one read. Handing a block over costs some 50 us, in which as many bytes could be read as are in
-300 kB; 1 MiB was a fifth slower."""
+"""Size of one read: large, because handing a block over costs two switches of threads, some 50 us."""
 
 ROOM_BYTES = 1 << 20
 """Room in front of a block for the rest of the one before it, so that a record lies in one piece."""

@@ -187,6 +187,7 @@ class SharedBuild:
             path = self._path_of(waiting[0])
             holder = self._claims[path.parent].holder(path) or "another process"
             others = f"; others index {len(waiting)}, such as {waiting[0].name} (by {holder})"
+        self._bar.set_postfix_str(others.removeprefix("; "))
         log.info(
             "indexing: %d of %d shards done, %d of them here, %.1f MB/s here%s",
             done,
