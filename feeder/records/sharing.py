@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,7 +116,8 @@ class SharedBuild:
 
     def _round(self, shards: list[Path]) -> list[Path]:
         """Goes through shards once; returns those that others have claimed."""
-        ahead = self._threads > len(shards)
+        # Where others keep the cores busy, more threads only make the work dearer.
+        ahead = len(shards) + max(1, round(os.getloadavg()[0])) <= self._threads
         with ThreadPoolExecutor(min(self._threads, len(shards)), thread_name_prefix="feeder-index") as pool:
             futures = {pool.submit(self._one, shard, ahead): shard for shard in shards}
             try:
