@@ -38,8 +38,9 @@ def ensure_indexes(
 ) -> list[ShardIndex]:
     """The indexes of all shards, in their order.
 
-    An index is looked for in `index_dir` and beside its shard. Shards are indexed by threads, not processes:
-    reading holds no GIL, and what does (crc and parse, 15 to 25 us a record) still leaves 4 GB/s and more for
+    An index is looked for in `index_dir` and beside its shard. Those that are missing are shared with other
+    processes that want them now (see feeder.records.sharing). Shards are indexed by threads, not processes:
+    reading holds no GIL, and what does (crc and parse, 20 to 30 us a record) still leaves 3 GB/s and more for
     records of 100 kB, more than most storage gives.
 
     Args:
@@ -49,7 +50,7 @@ def ensure_indexes(
         build: False makes an unusable index an error.
         force: build all here, also those whose index is good.
         jobs: threads; None takes the usable cores.
-        progress: show a bar of bytes on stderr; otherwise the log has a line every ten seconds.
+        progress: show a bar of bytes on stderr, beside the line in the log every ten seconds.
         format_name: of all shards; None finds it by their content.
         sequential: whether shards are welcome that are compressed as a whole, so that their records cannot be
             read one by one.
