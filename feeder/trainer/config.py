@@ -10,9 +10,24 @@ from typing import Literal, TypeAlias, get_args
 from feeder.errors import ConfigError
 from feeder.spec import Augment, Sampler
 
-__all__ = ["DEPTHS", "ComputeType", "Decay", "TrainConfig", "config_names", "load_config"]
+__all__ = [
+    "DEPTHS",
+    "Arch",
+    "ComputeType",
+    "Decay",
+    "DecayPlace",
+    "LarsForm",
+    "Rule",
+    "TrainConfig",
+    "config_names",
+    "load_config",
+]
 
-Decay: TypeAlias = Literal["cosine", "step", "poly"]
+Arch: TypeAlias = Literal["resnet", "alexnet_bn"]
+Rule: TypeAlias = Literal["momentum", "lars"]
+LarsForm: TypeAlias = Literal["scaled", "unscaled"]
+DecayPlace: TypeAlias = Literal["optimizer", "loss"]
+Decay: TypeAlias = Literal["cosine", "step", "poly", "poly_run"]
 ComputeType: TypeAlias = Literal["bfloat16", "float32"]
 
 DEPTHS: dict[int, tuple[tuple[int, ...], bool]] = {
@@ -28,6 +43,9 @@ DEPTHS: dict[int, tuple[tuple[int, ...], bool]] = {
 """Layers of a ResNet: (blocks of each stage, whether blocks are bottlenecks). From 18 on He et al. 2015,
 table 1; 8, 14 and 20 are the three-stage nets of its section 4.2."""
 
+ALEXNET_LEAST_SIZE = 67
+"""Smaller images have nothing left after the last pooling."""
+
 REFERENCE_BATCH = 256
 """The batch that learning rates are given for, as in the reference code."""
 
@@ -42,19 +60,31 @@ class TrainConfig:
         steps: optimiser steps; at least 1, or None.
         batch_size: images of one step; at least 1.
         image_size: output side in pixels of training and evaluation images.
-        depth: layers of the ResNet, a key of DEPTHS.
-        width: features of its first stage.
+        arch: "resnet", or "alexnet_bn", see feeder.trainer.alexnet.
+        depth: layers of the ResNet, a key of DEPTHS; AlexNet has no choice.
+        width: features of the ResNet's first stage; of AlexNet 64 is the paper's width.
         small_stem: for images of about 64 pixels, see feeder.trainer.model.ResNet.
+        space_to_depth: the same first convolution of a ResNet, computed on 2x2 blocks of pixels: quicker on
+            hardware that likes many channels.
         compute_dtype: of convolutions and the matrix product; everything else is float32.
         augment: "train" crops and flips at random, "none" takes whole images.
         sampler: whose crop windows.
         base_rate: learning rate for a batch of 256; the peak rate is base_rate * batch_size / 256.
-        warmup_epochs, warmup_steps: length of the linear warm-up from 0, given like `epochs` or `steps`.
+        rate: the peak rate itself, as LARS recipes give it. Exactly one of `base_rate` and `rate` is set.
+        start_rate: where the warm-up starts.
+        end_rate: where decay "poly" or "poly_run" would arrive one step after the last.
+        warmup_epochs, warmup_steps: length of the linear warm-up, given like `epochs` or `steps`.
         decay: shape of the rate after the warm-up, see feeder.trainer.optimizer.
         boundaries: for "step": shares of the whole run after which the rate falls to a tenth, ascending.
+        optimizer: "momentum" (SGD) or "lars", see feeder.trainer.optimizer and feeder.trainer.lars.
         momentum: in [0, 1).
-        nesterov: look ahead.
-        weight_decay: L2 factor of convolution and dense kernels; applied in the optimiser and nowhere else.
+        nesterov: look ahead; momentum only.
+        lars_form: "scaled" (the rate goes into the velocity) or "unscaled"; LARS only, and no default.
+        trust: LARS coefficient eta, more than 0.
+        trust_epsilon: in the denominator of the trust ratio.
+        weight_decay: L2 factor of convolution and dense kernels.
+        weight_decay_in: the one place where it is applied: "optimizer" adds it to the gradient there, "loss"
+            adds weight_decay / 2 * |w|**2 to what is differentiated.
         label_smoothing: in [0, 1).
         seed: of weights and of the data order.
         checkpoint_every: steps between checkpoints, where a folder is given; the last step is always saved.
@@ -66,20 +96,30 @@ class TrainConfig:
     steps: int | None = None
     batch_size: int = 256
     image_size: int = 224
+    arch: Arch = "resnet"
     depth: int = 50
     width: int = 64
     small_stem: bool = False
+    space_to_depth: bool = False
     compute_dtype: ComputeType = "bfloat16"
     augment: Augment = "train"
     sampler: Sampler = "inception"
-    base_rate: float = 0.1
+    base_rate: float | None = None
+    rate: float | None = None
+    start_rate: float = 0.0
+    end_rate: float = 0.0
     warmup_epochs: float | None = None
     warmup_steps: int | None = None
     decay: Decay = "cosine"
     boundaries: tuple[float, ...] = ()
+    optimizer: Rule = "momentum"
     momentum: float = 0.9
-    nesterov: bool = True
+    nesterov: bool = False
+    lars_form: LarsForm | None = None
+    trust: float = 0.001
+    trust_epsilon: float = 0.0
     weight_decay: float = 1e-4
+    weight_decay_in: DecayPlace = "optimizer"
     label_smoothing: float = 0.0
     seed: int = 0
     checkpoint_every: int = 1000
@@ -95,11 +135,24 @@ class TrainConfig:
                 f"exactly one of warmup_epochs and warmup_steps must be given, "
                 f"got {self.warmup_epochs} and {self.warmup_steps}"
             )
+        if (self.base_rate is None) == (self.rate is None):
+            raise ConfigError(
+                f"exactly one of base_rate and rate must be given, got {self.base_rate} and {self.rate}"
+            )
         for name in ("classes", "epochs", "steps", "batch_size", "width", "checkpoint_every", "eval_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        for name in ("base_rate", "warmup_epochs", "warmup_steps", "weight_decay"):
+        for name in (
+            "base_rate",
+            "rate",
+            "start_rate",
+            "end_rate",
+            "warmup_epochs",
+            "warmup_steps",
+            "trust_epsilon",
+            "weight_decay",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be 0 or more, got {value}")
@@ -108,7 +161,13 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.depth not in DEPTHS:
             raise ConfigError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {self.depth}")
-        for name, choices in (("compute_dtype", ComputeType), ("decay", Decay)):
+        for name, choices in (
+            ("arch", Arch),
+            ("compute_dtype", ComputeType),
+            ("decay", Decay),
+            ("optimizer", Rule),
+            ("weight_decay_in", DecayPlace),
+        ):
             if getattr(self, name) not in get_args(choices):
                 raise ConfigError(
                     f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}"
@@ -117,11 +176,39 @@ class TrainConfig:
             raise ConfigError(f"boundaries belong to decay 'step', got {self.decay!r} and {self.boundaries}")
         if list(self.boundaries) != sorted(self.boundaries) or not all(0 < b < 1 for b in self.boundaries):
             raise ConfigError(f"boundaries must be ascending shares in (0, 1), got {self.boundaries}")
+        self._check_optimizer()
+        self._check_arch()
+
+    def _check_optimizer(self) -> None:
+        if self.optimizer == "lars":
+            if self.lars_form not in get_args(LarsForm):
+                raise ConfigError(
+                    f"LARS needs its lars_form, {' or '.join(get_args(LarsForm))}: they are different rules; "
+                    f"got {self.lars_form!r}"
+                )
+            if self.nesterov:
+                raise ConfigError("nesterov belongs to optimizer 'momentum', LARS has none")
+            if not 0 < self.trust < float("inf"):
+                raise ConfigError(f"trust must be more than 0, got {self.trust}")
+        elif self.lars_form is not None:
+            raise ConfigError(f"lars_form belongs to optimizer 'lars', got {self.lars_form!r}")
+
+    def _check_arch(self) -> None:
+        if self.space_to_depth and (self.arch != "resnet" or self.small_stem):
+            raise ConfigError("space_to_depth belongs to a ResNet with its large stem")
+        if self.arch == "alexnet_bn" and self.width % 4:
+            raise ConfigError(f"the width of AlexNet must be a multiple of 4, got {self.width}")
+        if self.arch == "alexnet_bn" and self.image_size < ALEXNET_LEAST_SIZE:
+            raise ConfigError(
+                f"AlexNet needs images of {ALEXNET_LEAST_SIZE} pixels or more, got {self.image_size}"
+            )
 
     @property
     def peak_rate(self) -> float:
-        """Learning rate at the end of the warm-up: linear in the batch (Goyal et al. 2017)."""
-        return self.base_rate * self.batch_size / REFERENCE_BATCH
+        """Learning rate at the end of the warm-up: `rate`, or linear in the batch (Goyal et al. 2017)."""
+        if self.rate is not None:
+            return self.rate
+        return (self.base_rate or 0.0) * self.batch_size / REFERENCE_BATCH
 
     def lengths(self, steps_per_epoch: int) -> tuple[int, int]:
         """(steps, warm-up steps) of the whole run, for the real number of steps of an epoch.
@@ -144,10 +231,8 @@ class TrainConfig:
 
 
 def config_names() -> list[str]:
-    """The ready configurations, modules of feeder.trainer.configs."""
-    from feeder.trainer import configs
-
-    return sorted(module.name for module in pkgutil.iter_modules(configs.__path__))
+    """Names of the ready configurations, those of a family by growing batch."""
+    return list(_ready())
 
 
 def load_config(name: str) -> TrainConfig:
@@ -156,7 +241,16 @@ def load_config(name: str) -> TrainConfig:
     Raises:
         ConfigError: there is none; the message lists those that there are.
     """
-    if name not in config_names():
-        raise ConfigError(f"no configuration {name!r}; there are {', '.join(config_names())}")
-    config: TrainConfig = importlib.import_module(f"feeder.trainer.configs.{name}").CONFIG
-    return config
+    ready = _ready()
+    if name not in ready:
+        raise ConfigError(f"no configuration {name!r}; there are {', '.join(ready)}")
+    return ready[name]
+
+
+def _ready() -> dict[str, TrainConfig]:
+    from feeder.trainer import configs
+
+    ready: dict[str, TrainConfig] = {}
+    for module in sorted(module.name for module in pkgutil.iter_modules(configs.__path__)):
+        ready |= importlib.import_module(f"{configs.__name__}.{module}").CONFIGS
+    return ready

@@ -1,10 +1,13 @@
-"""ResNet v1.5 in Flax Linen, from 8 to 152 layers.
+"""ResNet v1.5 in Flax Linen, from 8 to 152 layers; the batch normalisation that AlexNet shares.
 
 v1.5 is ResNet v1 with the stride of a bottleneck in its 3x3 instead of its first 1x1: a little better, a
 little slower. Everything else follows the reference TPU code: explicit padding on strided convolutions, SAME
 max-pool, batch normalisation with momentum 0.9 and epsilon 1e-5, the last batch-norm scale of each block
 starts at 0 (so that a block starts as the identity), convolutions start from a truncated normal distribution
 of variance 1 / fan-in, dense weights from N(0, 0.01).
+
+Batch normalisation is whatever the argument `norm` makes (see NormMaker), so that one over many devices takes
+the place of Norm without a change here.
 
 Convolutions and the matrix product run in `compute_dtype`. Parameters, batch-norm statistics and their
 running averages, and the logits that the loss sees are float32.
@@ -14,8 +17,9 @@ Shapes below are for `images` of [B, 224, 224, 3], depth 50, width 64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -23,7 +27,10 @@ import jax.numpy as jnp
 
 from feeder.trainer.config import DEPTHS
 
-__all__ = ["ResNet"]
+__all__ = ["Norm", "NormMaker", "ResNet", "conv7_on_blocks"]
+
+NormMaker: TypeAlias = Callable[..., Any]
+"""Called with the attributes of Norm and `name`; gives a module from [B, H, W, C] to the same."""
 
 BOTTLENECK_EXPANSION = 4
 BATCH_NORM_MOMENTUM = 0.9
@@ -44,6 +51,8 @@ class Conv(nn.Module):
     size: int
     stride: int = 1
     dtype: Any = jnp.float32
+    on_blocks: bool = False
+    """A 7x7 with stride 2, computed by conv7_on_blocks; the parameters are the same."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -57,28 +66,79 @@ class Conv(nn.Module):
             use_bias=False,
             dtype=self.dtype,
             kernel_init=_conv_init,
+            conv_general_dilated=conv7_on_blocks if self.on_blocks else None,
             name="conv",
         )
         y: jax.Array = conv(x)
         return y
 
 
+def conv7_on_blocks(
+    images: jax.Array, kernel: jax.Array, strides: Any, padding: Any, **settings: Any
+) -> jax.Array:
+    """The 7x7 convolution with stride 2 and padding 3 as one of 4x4 with stride 1 on 2x2 blocks of pixels.
+
+    Three input channels leave the matrix unit of a TPU almost empty; twelve fill four times as much of it
+    (Ying et al. 2018 don't have it; the MLPerf v0.7 entries of Google do). The kernel gets a row and a
+    column of zeros in front and is folded like the image, at each step, so what is trained and saved is the
+    plain 7x7.
+
+    Args:
+        images: [B, H, W, C].
+        kernel: [7, 7, C, F].
+        strides, padding: must be 2 and 3: this is what they mean here.
+        settings: of lax.conv_general_dilated, as flax.linen.Conv passes them; only `precision` is heeded.
+
+    Returns:
+        [B, H / 2, W / 2, F], rounded up.
+    """
+    if kernel.shape[:2] != (7, 7) or tuple(strides) != (2, 2) or tuple(padding) != ((3, 3), (3, 3)):
+        raise ValueError(f"for 7x7, stride 2, padding 3 only, got {kernel.shape}, {strides}, {padding}")
+    batch, height, width, channels = images.shape
+    images = jnp.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
+    blocks = images.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, channels)
+    blocks = blocks.transpose(0, 1, 3, 2, 4, 5).reshape(*blocks.shape[0:2], blocks.shape[3], 4 * channels)
+    # Output row i sums over input rows 2i - 3 to 2i + 3; with the zero row in front over 2i - 4 to 2i + 3,
+    # which are blocks i - 2 to i + 1.
+    folded = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0))).reshape(4, 2, 4, 2, channels, -1)
+    folded = folded.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, 4 * channels, -1)
+    return jax.lax.conv_general_dilated(
+        blocks,
+        folded,
+        window_strides=(1, 1),
+        padding=((2, 1), (2, 1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision=settings.get("precision"),
+    )
+
+
 class Norm(nn.Module):
-    """Batch normalisation over [B, H, W]: computed in float32, handed on in `dtype`."""
+    """Batch normalisation over [B, H, W]: computed in float32, handed on in `dtype`.
+
+    Attributes:
+        train: use the batch's statistics, and update the running ones.
+        zero: the scale starts at 0 instead of 1.
+        affine: has a scale and a bias.
+        epsilon: added to the variance.
+        dtype: of what is handed on.
+    """
 
     train: bool
     zero: bool = False
+    affine: bool = True
+    epsilon: float = BATCH_NORM_EPSILON
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, H, W, C] to the same. With `train` the statistics are the batch's own, and update the running
-        ones."""
+        """[B, H, W, C] to the same."""
         norm = nn.BatchNorm(
             use_running_average=not self.train,
             momentum=BATCH_NORM_MOMENTUM,
-            epsilon=BATCH_NORM_EPSILON,
+            epsilon=self.epsilon,
             dtype=self.dtype,
+            use_scale=self.affine,
+            use_bias=self.affine,
             scale_init=nn.initializers.zeros if self.zero else nn.initializers.ones,
             name="norm",
         )
@@ -92,23 +152,22 @@ class Block(nn.Module):
     features: int
     stride: int
     bottleneck: bool
-    train: bool
+    norm: NormMaker
     dtype: Any
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to [B, H / stride, W / stride, features * (4 if bottleneck else 1)]."""
-        conv = partial(Conv, dtype=self.dtype)
-        norm = partial(Norm, train=self.train, dtype=self.dtype)
+        conv, norm = partial(Conv, dtype=self.dtype), self.norm
         if self.bottleneck:
             out = self.features * BOTTLENECK_EXPANSION
-            y = nn.relu(norm()(conv(self.features, 1)(x)))
-            y = nn.relu(norm()(conv(self.features, 3, self.stride)(y)))
-            y = norm(zero=True)(conv(out, 1)(y))
+            y = nn.relu(norm(name="norm1")(conv(self.features, 1, name="conv1")(x)))
+            y = nn.relu(norm(name="norm2")(conv(self.features, 3, self.stride, name="conv2")(y)))
+            y = norm(zero=True, name="norm3")(conv(out, 1, name="conv3")(y))
         else:
             out = self.features
-            y = nn.relu(norm()(conv(self.features, 3, self.stride)(x)))
-            y = norm(zero=True)(conv(out, 3)(y))
+            y = nn.relu(norm(name="norm1")(conv(self.features, 3, self.stride, name="conv1")(x)))
+            y = norm(zero=True, name="norm2")(conv(out, 3, name="conv2")(y))
         if x.shape != y.shape:
             x = norm(name="shortcut_norm")(conv(out, 1, self.stride, name="shortcut")(x))
         return nn.relu(x + y)
@@ -123,27 +182,32 @@ class ResNet(nn.Module):
         width: features of the first stage; 64 in the paper. Later stages have 2, 4 and 8 times as many.
         small_stem: one 7x7 convolution with stride 4 instead of stride 2 and a max-pool: the same features
             per pixel without the max-pool, whose gradient takes longer on a CPU than all of a small net.
+        space_to_depth: the large stem by conv7_on_blocks.
         compute_dtype: "bfloat16" or "float32", of convolutions and the matrix product.
+        norm: makes each batch normalisation.
     """
 
     depth: int
     classes: int
     width: int = 64
     small_stem: bool = False
+    space_to_depth: bool = False
     compute_dtype: str = "bfloat16"
+    norm: NormMaker = Norm
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
         """Normalised images, floating point [B, H, W, 3], to logits, float32 [B, classes]."""
         blocks, bottleneck = DEPTHS[self.depth]
         dtype = jnp.dtype(self.compute_dtype)
-        norm = partial(Norm, train=train, dtype=dtype)
+        norm = partial(self.norm, train=train, dtype=dtype)
         x = images.astype(dtype)
         if self.small_stem:
             x = Conv(self.width, 7, 4, dtype=dtype, name="stem")(x)  # [B, 56, 56, 64]
             x = nn.relu(norm(name="stem_norm")(x))
         else:
-            x = Conv(self.width, 7, 2, dtype=dtype, name="stem")(x)  # [B, 112, 112, 64]
+            # [B, 112, 112, 64]
+            x = Conv(self.width, 7, 2, dtype=dtype, on_blocks=self.space_to_depth, name="stem")(x)
             x = nn.relu(norm(name="stem_norm")(x))
             # [B, 56, 56, 64]
             x = nn.max_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
@@ -154,7 +218,7 @@ class ResNet(nn.Module):
                     features=self.width * 2**stage,
                     stride=2 if stage > 0 and index == 0 else 1,
                     bottleneck=bottleneck,
-                    train=train,
+                    norm=norm,
                     dtype=dtype,
                     name=f"stage{stage + 1}_block{index + 1}",
                 )(x)

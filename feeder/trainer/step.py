@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import optax
 
 from feeder.client.jax import normalize
+from feeder.trainer.alexnet import AlexNetBN
 from feeder.trainer.config import TrainConfig
-from feeder.trainer.model import ResNet
+from feeder.trainer.model import Norm, NormMaker, ResNet
+from feeder.trainer.optimizer import decay_loss
 
 __all__ = [
     "EvalStep",
@@ -52,13 +54,17 @@ class StepResult(NamedTuple):
     """Of one train step; stays on the device until it is read.
 
     Attributes:
-        loss: float32 [], mean over the batch, label smoothing included.
+        loss: float32 [], mean over the batch, label smoothing included, weight decay left out.
         accuracy: float32 [], share of the batch whose largest logit is the label's.
+        grad_norm: float32 [], of all gradients together.
+        weight_norm: float32 [], of all parameters together, after the step.
         stray: int32 [], first slot whose label is outside [0, classes); -1: none.
     """
 
     loss: jax.Array
     accuracy: jax.Array
+    grad_norm: jax.Array
+    weight_norm: jax.Array
     stray: jax.Array
 
 
@@ -82,14 +88,23 @@ TrainStep: TypeAlias = Callable[[State, jax.Array, jax.Array], tuple[State, Step
 EvalStep: TypeAlias = Callable[[State, jax.Array, jax.Array, jax.Array], EvalSums]
 
 
-def make_model(config: TrainConfig) -> ResNet:
-    """The model of a configuration."""
+def make_model(config: TrainConfig, norm: NormMaker = Norm) -> ResNet | AlexNetBN:
+    """The model of a configuration.
+
+    Args:
+        config: arch and the rest.
+        norm: makes each batch normalisation, see feeder.trainer.model.
+    """
+    if config.arch == "alexnet_bn":
+        return AlexNetBN(config.classes, config.width, config.compute_dtype, norm)
     return ResNet(
         depth=config.depth,
         classes=config.classes,
         width=config.width,
         small_stem=config.small_stem,
+        space_to_depth=config.space_to_depth,
         compute_dtype=config.compute_dtype,
+        norm=norm,
     )
 
 
@@ -98,10 +113,8 @@ def make_state(config: TrainConfig, optimizer: optax.GradientTransformation) -> 
     model = make_model(config)
 
     def init() -> State:
-        # "rbg" keys compile several times faster than JAX's default, and starting weights need no more.
-        key = jax.random.key(config.seed, impl="rbg")
         image = jnp.zeros((1, config.image_size, config.image_size, 3))
-        variables = model.init(key, image, train=False)
+        variables = model.init(_key(config), image, train=False)
         params = variables["params"]
         return State(jnp.int32(0), params, variables["batch_stats"], optimizer.init(params))
 
@@ -117,22 +130,24 @@ def make_train_step(config: TrainConfig, optimizer: optax.GradientTransformation
         inputs = normalize(images, jnp.dtype(config.compute_dtype))
         targets = optax.smooth_labels(jax.nn.one_hot(labels, config.classes), config.label_smoothing)
 
-        def loss_of(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+        def loss_of(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
             logits, updated = model.apply(
                 {"params": params, "batch_stats": state.batch_stats},
                 inputs,
                 train=True,
                 mutable=["batch_stats"],
+                rngs={"dropout": jax.random.fold_in(_key(config), state.step)},
             )
             loss = jnp.mean(optax.softmax_cross_entropy(logits, targets))
-            return loss, (logits, updated["batch_stats"])
+            return loss + decay_loss(config, params), (loss, logits, updated["batch_stats"])
 
-        (loss, (logits, batch_stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        (_, (loss, logits, batch_stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32)
         stray = _stray(labels, jnp.ones_like(labels, bool), config.classes)
-        return State(state.step + 1, params, batch_stats, opt_state), StepResult(loss, accuracy, stray)
+        result = StepResult(loss, accuracy, _norm(grads), _norm(params), stray)
+        return State(state.step + 1, params, batch_stats, opt_state), result
 
     return train_step
 
@@ -174,6 +189,11 @@ def compile_eval_step(config: TrainConfig, state: State) -> EvalStep:
     return compiled
 
 
+def _key(config: TrainConfig) -> jax.Array:
+    # "rbg" keys compile several times faster than JAX's default, and weights and dropout need no more.
+    return jax.random.key(config.seed, impl="rbg")
+
+
 def _shapes(config: TrainConfig) -> tuple[Any, Any, Any]:
     """Shapes and types of images, labels and mask."""
     batch, size = config.batch_size, config.image_size
@@ -182,6 +202,11 @@ def _shapes(config: TrainConfig) -> tuple[Any, Any, Any]:
         jax.eval_shape(partial(jnp.zeros, batch, jnp.int32)),
         jax.eval_shape(partial(jnp.zeros, batch, bool)),
     )
+
+
+def _norm(tree: Any) -> jax.Array:
+    """float32 [], Euclidean, over all leaves together."""
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)])))
 
 
 def _stray(labels: jax.Array, mask: jax.Array, classes: int) -> jax.Array:

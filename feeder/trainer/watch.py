@@ -19,7 +19,7 @@ __all__ = ["Finished", "NonFiniteLoss", "Watch", "check_labels"]
 
 
 class NonFiniteLoss(FeederError):
-    """The loss became infinite or NaN: training cannot go on."""
+    """The loss, the gradient or the weights became infinite or NaN: training cannot go on."""
 
 
 class Finished(NamedTuple):
@@ -28,12 +28,15 @@ class Finished(NamedTuple):
     Attributes:
         step: steps done with it, from 1.
         loss, accuracy: of its batch.
+        grad_norm, weight_norm: as in feeder.trainer.step.StepResult.
         at: when the device was done, in seconds of time.monotonic().
     """
 
     step: int
     loss: float
     accuracy: float
+    grad_norm: float
+    weight_norm: float
     at: float
 
 
@@ -61,22 +64,25 @@ class Watch:
         """Waits until the followed step is done; None where none is followed.
 
         Raises:
-            NonFiniteLoss: its loss is infinite or NaN.
+            NonFiniteLoss: its loss, or a norm, is infinite or NaN.
             ConfigError: a label of its batch is outside [0, classes).
         """
         running, self._running = self._running, None
         return None if running is None else running.result()
 
     def _read(self, step: int, result: StepResult, labels: jax.Array, position: Position) -> Finished:
-        loss, accuracy, stray = jax.device_get(result)
+        loss, accuracy, grad_norm, weight_norm, stray = jax.device_get(result)
         at = time.monotonic()
         check_labels(int(stray), labels, self._classes, position)
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(
-                f"the loss of step {step} is {loss} (batch at {_place(position)}): lower the learning rate "
-                f"or warm up longer, and go on from the last checkpoint"
-            )
-        return Finished(step, float(loss), float(accuracy), at)
+        # A step can leave weights behind that are not finite while its own loss, taken before, still is: what
+        # passes here is fit to be saved.
+        for what, value in (("loss", loss), ("gradient", grad_norm), ("weights", weight_norm)):
+            if not math.isfinite(value):
+                raise NonFiniteLoss(
+                    f"step {step}: the {what} became {value} (batch at {_place(position)}): lower the "
+                    f"learning rate or warm up longer, and go on from the last checkpoint"
+                )
+        return Finished(step, float(loss), float(accuracy), float(grad_norm), float(weight_norm), at)
 
     def __enter__(self) -> Watch:
         return self

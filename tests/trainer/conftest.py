@@ -53,6 +53,7 @@ def config() -> TrainConfig:
         sampler="torchvision",
         base_rate=1.0,
         warmup_steps=5,
+        nesterov=True,
     )
 
 

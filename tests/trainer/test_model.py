@@ -5,26 +5,102 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from feeder.trainer.alexnet import AlexNetBN
 from feeder.trainer.config import TrainConfig
-from feeder.trainer.model import Norm, ResNet
+from feeder.trainer.model import Conv, Norm, ResNet
 from feeder.trainer.optimizer import make_optimizer
 from feeder.trainer.step import make_state
 
 
-def _shapes(model: ResNet, size: int = 64) -> dict[str, dict]:
+def _shapes(model: ResNet | AlexNetBN, size: int = 64) -> dict[str, dict]:
     return jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, size, size, 3)), train=False))
 
 
 # The counts of He et al.'s nets with 1000 classes as everybody builds them.
 @pytest.mark.parametrize(
     ("depth", "parameters"),
-    [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160)],
+    [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808)],
 )
 def test_parameter_count(depth: int, parameters: int) -> None:
     variables = _shapes(ResNet(depth, 1000))
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == parameters
+
+
+def test_alexnet_layer_by_layer() -> None:
+    model = AlexNetBN(1000)
+    params = _shapes(model, 227)["params"]
+    # Kernel and bias of each layer; grouped convolutions see half of the features before them.
+    assert {name: layer["kernel"].size + layer["bias"].size for name, layer in params.items()} == {
+        "conv1": 11 * 11 * 3 * 96 + 96,
+        "conv2": 5 * 5 * 48 * 256 + 256,
+        "conv3": 3 * 3 * 256 * 384 + 384,
+        "conv4": 3 * 3 * 192 * 384 + 384,
+        "conv5": 3 * 3 * 192 * 256 + 256,
+        "fc6": 6 * 6 * 256 * 4096 + 4096,
+        "fc7": 4096 * 4096 + 4096,
+        "fc8": 4096 * 1000 + 1000,
+    }
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 60_965_224
+    seen = _seen(model, 227)
+    sides = {name: seen[name]["__call__"][0].shape[1:3] for name in ("conv1", "norm2", "norm3", "conv5")}
+    assert sides == {"conv1": (55, 55), "norm2": (27, 27), "norm3": (13, 13), "conv5": (13, 13)}
+
+
+def test_alexnet_drops_in_training_only() -> None:
+    model = AlexNetBN(3, width=4, compute_dtype="float32")
+    images = jax.random.normal(jax.random.key(0, impl="rbg"), (2, 67, 67, 3))
+    variables = jax.jit(partial(model.init, train=False))(jax.random.key(1, impl="rbg"), images)
+
+    @jax.jit
+    def forward(key: jax.Array) -> jax.Array:
+        return model.apply(variables, images, train=True, rngs={"dropout": key}, mutable=["batch_stats"])[0]
+
+    first, again, other = (forward(jax.random.key(seed, impl="rbg")) for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("model", "count"), [(ResNet(50, 10, width=8), 53), (ResNet(18, 10), 20), (AlexNetBN(10), 4)]
+)
+def test_every_batch_normalisation_is_made_by_the_argument(model: ResNet | AlexNetBN, count: int) -> None:
+    made = []
+
+    def norm(**settings: Any) -> Norm:
+        made.append(settings["name"])
+        return Norm(**settings)
+
+    _shapes(model.clone(norm=norm), 67)
+    assert len(made) == count
+
+
+@pytest.mark.parametrize("size", [(12, 18), (11, 17)])
+def test_the_stem_on_blocks_is_the_plain_one(size: tuple[int, int]) -> None:
+    images = jax.random.normal(jax.random.key(0, impl="rbg"), (2, *size, 3))
+    plain, blocks = (Conv(4, 7, 2, on_blocks=on_blocks) for on_blocks in (False, True))
+    variables = plain.init(jax.random.key(1, impl="rbg"), images)
+    assert jax.eval_shape(lambda: blocks.init(jax.random.key(1), images)) == jax.eval_shape(lambda: variables)
+
+    def out_and_gradient(conv: Conv) -> tuple[jax.Array, Any]:
+        def loss(variables: Any) -> tuple[jax.Array, jax.Array]:
+            out = conv.apply(variables, images)
+            return jnp.sum(out**2), out
+
+        gradient, out = jax.grad(loss, has_aux=True)(variables)
+        return out, gradient["params"]["conv"]["kernel"]
+
+    for one, other in zip(out_and_gradient(plain), out_and_gradient(blocks), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_resnet_on_blocks_has_the_same_parameters() -> None:
+    assert jax.tree.structure(_shapes(ResNet(50, 10))) == jax.tree.structure(
+        _shapes(ResNet(50, 10, space_to_depth=True))
+    )
 
 
 def test_everything_that_is_kept_is_float32_and_convolutions_are_bfloat16() -> None:
@@ -61,20 +137,22 @@ def test_blocks_start_as_the_identity(config: TrainConfig) -> None:
     blocks = [block for name, block in params.items() if name.startswith("stage")]
     assert len(blocks) == 3
     for block in blocks:
-        assert not block["Norm_1"]["norm"]["scale"].any()
-        assert (block["Norm_0"]["norm"]["scale"] == 1).all()
+        assert not block["norm2"]["norm"]["scale"].any()
+        assert (block["norm1"]["norm"]["scale"] == 1).all()
 
 
-def _seen(model: ResNet, size: int) -> dict[str, Any]:
+def _seen(model: ResNet | AlexNetBN, size: int) -> dict[str, Any]:
     """What comes out of each module for one image."""
     images = jnp.zeros((1, size, size, 3))
     apply = partial(model.apply, train=False, capture_intermediates=True, mutable=["intermediates"])
-    return jax.eval_shape(lambda variables: apply(variables, images), _shapes(model))[1]["intermediates"]
+    return jax.eval_shape(lambda variables: apply(variables, images), _shapes(model, size))[1][
+        "intermediates"
+    ]
 
 
 def test_the_stride_of_a_bottleneck_is_in_its_3x3() -> None:
     block = _seen(ResNet(50, 10, width=8), 224)["stage2_block1"]
-    sides = [block[name]["__call__"][0].shape[1] for name in ("Conv_0", "Conv_1", "Conv_2", "shortcut")]
+    sides = [block[name]["__call__"][0].shape[1] for name in ("conv1", "conv2", "conv3", "shortcut")]
     assert sides == [56, 28, 28, 28]
 
 

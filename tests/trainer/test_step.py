@@ -67,7 +67,9 @@ def _logits(config: TrainConfig, state: State, images: jax.Array, train: bool) -
     return np.asarray(jax.jit(forward)(), np.float64)
 
 
-def test_the_loss_is_smoothed_cross_entropy_and_holds_no_weight_decay(config: TrainConfig) -> None:
+@pytest.mark.parametrize("place", ["optimizer", "loss"])
+def test_the_loss_is_smoothed_cross_entropy_and_weights_decay_once(config: TrainConfig, place: str) -> None:
+    config = dataclasses.replace(config, weight_decay_in=place)
     config = dataclasses.replace(config, label_smoothing=0.1, weight_decay=0.5)
     optimizer = _optimizer(config)
     state = make_state(config, optimizer)
@@ -77,9 +79,16 @@ def test_the_loss_is_smoothed_cross_entropy_and_holds_no_weight_decay(config: Tr
     logits = _logits(config, state, images, train=True)
     log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     targets = np.eye(config.classes)[labels] * 0.9 + 0.1 / config.classes
-    result = jax.jit(make_train_step(config, optimizer))(state, images, labels)[1]
+    after, result = jax.jit(make_train_step(config, optimizer))(state, images, labels)
     assert float(result.loss) == pytest.approx(-(targets * log_shares).sum(axis=1).mean(), rel=1e-4)
     assert float(result.accuracy) == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    weights = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.params)])
+    assert float(result.weight_norm) == pytest.approx(np.linalg.norm(weights), rel=1e-5)
+    # The stem's output is normalised, so its gradient is at right angles to it: what is left along it is
+    # decay.
+    before, now = (np.asarray(s.params["stem"]["conv"]["kernel"], np.float64) for s in (state, after))
+    shrunk = 1 - (now * before).sum() / (before**2).sum()
+    assert shrunk == pytest.approx(RATE * config.weight_decay, rel=1e-2)
 
 
 def _eval(
@@ -109,8 +118,10 @@ def test_stray_labels_are_found(config: TrainConfig) -> None:
     assert _eval(config, state, [0, 9, 1, -1], [True, True, True, False])[3] == -1  # masked: no label
 
 
-def _result(loss: float = 1.0, stray: int = -1) -> StepResult:
-    return StepResult(jnp.float32(loss), jnp.float32(0.5), jnp.int32(stray))
+def _result(
+    loss: float = 1.0, grad_norm: float = 2.0, weight_norm: float = 3.0, stray: int = -1
+) -> StepResult:
+    return StepResult(*map(jnp.float32, (loss, 0.5, grad_norm, weight_norm)), jnp.int32(stray))
 
 
 def test_watch_gives_results_in_turn() -> None:
@@ -119,15 +130,23 @@ def test_watch_gives_results_in_turn() -> None:
         watch.follow(7, _result(1.5), jnp.zeros(20, jnp.int32), POSITION)
         finished = watch.settle()
         assert finished is not None
-        assert (finished.step, finished.loss, finished.accuracy) == (7, 1.5, 0.5)
+        assert finished[:-1] == (7, 1.5, 0.5, 2.0, 3.0)
         assert watch.settle() is None
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_names_the_step(loss: float) -> None:
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"loss": math.nan}, "step 8: the loss became nan .*epoch 2, 12 samples"),
+        ({"loss": math.inf}, "step 8: the loss became inf"),
+        ({"grad_norm": math.nan}, "step 8: the gradient became nan"),
+        ({"weight_norm": math.inf}, "step 8: the weights became inf"),
+    ],
+)
+def test_what_is_not_finite_names_the_step(result: dict[str, float], message: str) -> None:
     with Watch(classes=10) as watch:
-        watch.follow(8, _result(loss), jnp.zeros(20, jnp.int32), POSITION)
-        with pytest.raises(NonFiniteLoss, match=f"the loss of step 8 is {loss} .*epoch 2, 12 samples"):
+        watch.follow(8, _result(**result), jnp.zeros(20, jnp.int32), POSITION)
+        with pytest.raises(NonFiniteLoss, match=message):
             watch.settle()
 
 

@@ -1,2 +1,2 @@
-"""Ready configurations: modules with a `CONFIG`; the docstring says how to run it, on what, and how long it
-takes."""
+"""Ready configurations: modules with `CONFIGS`, by name; the docstring says what they are, where their
+numbers come from and what came of them."""

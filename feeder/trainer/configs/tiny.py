@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from feeder.trainer.config import TrainConfig
 
-__all__ = ["CONFIG"]
+__all__ = ["CONFIGS"]
 
-CONFIG = TrainConfig(
-    classes=10,
-    steps=700,
-    batch_size=64,
-    image_size=64,
-    depth=8,
-    width=16,
-    small_stem=True,
-    compute_dtype="float32",
-    sampler="torchvision",
-    base_rate=0.4,
-    warmup_steps=50,
-    decay="cosine",
-    weight_decay=1e-4,
-)
+CONFIGS = {
+    "tiny": TrainConfig(
+        classes=10,
+        steps=700,
+        batch_size=64,
+        image_size=64,
+        depth=8,
+        width=16,
+        small_stem=True,
+        compute_dtype="float32",
+        sampler="torchvision",
+        base_rate=0.4,
+        warmup_steps=50,
+        decay="cosine",
+        nesterov=True,
+        weight_decay=1e-4,
+    )
+}
