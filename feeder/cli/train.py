@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 EXIT_FOUND_BAD = 1
+IMAGENET = 1_281_167
 
 _DESCRIPTION = """\
-Trains a ResNet on what data workers serve. A ready configuration says how; options change parts of it. Shows
-a live line on stderr, and a table on stdout at the end.
+Trains a ResNet or an AlexNet on what data workers serve. A ready configuration says how; options change
+parts of it. Shows a live line on stderr, and a table on stdout at the end. --dry-run shows what a run would
+be: steps, learning rates, memory, and how fast its input must come.
 """
 
 _EXAMPLES = """\
@@ -33,6 +35,7 @@ examples:
   feeder train --connect dns:feeder:50051 --dataset train --eval-dataset validation --config resnet50 \\
       --checkpoint-dir /data/run1
   feeder train ... --checkpoint-dir /data/run1 --resume
+  feeder train --config resnet50-lars-32k --dry-run --devices 1024 --step-time 0.031
   feeder train ... --config tiny --seconds 60 --require accuracy=4x    # exit 1 under 4 times chance
 """
 
@@ -43,6 +46,8 @@ _CHANGEABLE = (
     "batch_size",
     "image_size",
     "base_rate",
+    "rate",
+    "space_to_depth",
     "warmup_steps",
     "seed",
     "checkpoint_every",
@@ -55,18 +60,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command."""
     parser = subparsers.add_parser(
         "train",
-        help="train a ResNet on what workers serve",
+        help="train a ResNet or an AlexNet on what workers serve",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--connect", required=True, metavar="ADDR", help="workers: host:port,host:port")
-    parser.add_argument(
-        "--dataset", required=True, metavar="NAME", help="training set, as the workers name it"
-    )
+    parser.add_argument("--connect", metavar="ADDR", help="workers: host:port,host:port")
+    parser.add_argument("--dataset", metavar="NAME", help="training set, as the workers name it")
     parser.add_argument("--eval-dataset", metavar="NAME", help="evaluation set (default: no evaluation)")
-    parser.add_argument("--config", required=True, metavar="NAME", help="tiny or resnet50")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="NAME",
+        help="tiny, resnet50, resnet50-lars-32k, alexnet-bn-8k ...; any other name lists them",
+    )
     changes = parser.add_argument_group("changes to the configuration")
     changes.add_argument("--classes", type=int, metavar="N", help="labels are in [0, N)")
     length = changes.add_mutually_exclusive_group()
@@ -74,7 +82,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     length.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")
     changes.add_argument("--batch-size", type=int, metavar="N", help="images a step")
     changes.add_argument("--image-size", type=int, metavar="N", help="side in pixels")
-    changes.add_argument("--base-rate", type=float, metavar="X", help="learning rate for a batch of 256")
+    rate = changes.add_mutually_exclusive_group()
+    rate.add_argument("--base-rate", type=float, metavar="X", help="learning rate for a batch of 256")
+    rate.add_argument("--rate", type=float, metavar="X", help="peak learning rate, whatever the batch")
+    changes.add_argument(
+        "--space-to-depth",
+        action="store_const",
+        const=True,
+        help="compute the first layer on 2x2 blocks of pixels: the same numbers, quicker on a TPU",
+    )
     changes.add_argument("--warmup-steps", type=int, metavar="N", help="steps until the rate is at its peak")
     changes.add_argument("--seed", type=int, metavar="N", help="of weights and data order")
     changes.add_argument("--checkpoint-every", type=int, metavar="N", help="steps between checkpoints")
@@ -97,6 +113,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "the final training loss at most N times that of guessing, ln(classes) (loss=0.5x)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
+    dry = parser.add_argument_group("dry run, without workers or accelerator")
+    dry.add_argument("--dry-run", action="store_true", help="show what the run would be, and end")
+    dry.add_argument(
+        "--records",
+        type=int,
+        default=IMAGENET,
+        metavar="N",
+        help="training images (default: ImageNet's %(default)s)",
+    )
+    dry.add_argument("--devices", type=int, default=1, metavar="N", help="that share a batch (default: 1)")
+    dry.add_argument("--step-time", type=float, metavar="S", help="seconds a step: how fast must input come?")
     parser.set_defaults(run=_train)
 
 
@@ -112,6 +139,11 @@ def _requirement(text: str) -> tuple[str, float]:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.dry_run:
+        return _dry_run(args)
+    for option in ("connect", "dataset"):
+        if getattr(args, option) is None:
+            raise ConfigError(f"--{option} is missing: training needs workers (without: --dry-run)")
     if args.eval_dataset is None and any(what == "accuracy" for what, _ in args.require):
         raise ConfigError("--require accuracy=... needs an --eval-dataset")
     import jax
@@ -145,6 +177,22 @@ def _train(args: argparse.Namespace) -> int:
     return EXIT_FOUND_BAD if failures else 0
 
 
+def _dry_run(args: argparse.Namespace) -> int:
+    import jax
+
+    from feeder.trainer.plan import make_plan
+
+    # Shapes and a few rates are all it takes; an accelerator may belong to somebody else.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    config = _config(args)
+    plan = make_plan(config, args.records, devices=args.devices, step_s=args.step_time)
+    if args.json:
+        print(json.dumps({"config": args.config, **dataclasses.asdict(config), "plan": plan.to_dict()}))
+    else:
+        print("\n".join([f"configuration    {args.config}", *plan.lines(config)]))
+    return 0
+
+
 def _config(args: argparse.Namespace) -> TrainConfig:
     from feeder.trainer.config import load_config
 
@@ -157,6 +205,10 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         changes["steps"] = None
     if "warmup_steps" in changes:
         changes["warmup_epochs"] = None
+    if "rate" in changes:
+        changes["base_rate"] = None
+    elif "base_rate" in changes:
+        changes["rate"] = None
     return dataclasses.replace(load_config(args.config), **changes)
 
 
