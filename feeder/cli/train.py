@@ -101,6 +101,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--resume", action="store_true", help="go on from the newest checkpoint, with exactly the next steps"
     )
     parser.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="DIR",
+        help="write metrics.jsonl there, TensorBoard files where tensorboardX is installed, and a plot where "
+        "matplotlib is",
+    )
+    parser.add_argument(
+        "--profile-dir", type=Path, metavar="DIR", help="write a profiler trace of steps 11 to 20 there"
+    )
+    parser.add_argument(
         "--compile-cache", type=Path, metavar="DIR", help="keep compiled code there, for a quicker next start"
     )
     parser.add_argument(
@@ -148,6 +158,7 @@ def _train(args: argparse.Namespace) -> int:
         raise ConfigError("--require accuracy=... needs an --eval-dataset")
     import jax
 
+    from feeder.trainer import plot
     from feeder.trainer.loop import train
     from feeder.trainer.progress import Progress
 
@@ -164,9 +175,13 @@ def _train(args: argparse.Namespace) -> int:
             checkpoint_dir=args.checkpoint_dir,
             resume=args.resume,
             max_seconds=args.seconds,
+            log_dir=args.log_dir,
+            profile_dir=args.profile_dir,
             listener=progress.step,
             note=progress.note,
         )
+    if args.log_dir is not None and plot.available():
+        print(f"plot of the run: {plot.plot(args.log_dir)}", file=sys.stderr)
     failures = _failures(args.require, config.classes, result)
     if args.json:
         print(json.dumps({"config": args.config, **result.to_dict(), "failed": failures}))

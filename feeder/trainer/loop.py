@@ -21,9 +21,11 @@ from feeder.trainer.checkpoint import Checkpoints
 from feeder.trainer.chrono import Chrono, Phase
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.evaluate import EvalResult, evaluate
-from feeder.trainer.optimizer import make_optimizer, make_schedule
+from feeder.trainer.optimizer import make_optimizer, make_schedule, plain_tensors
+from feeder.trainer.profiler import Profiler
+from feeder.trainer.record import Record
 from feeder.trainer.step import compile_eval_step, compile_train_step, make_state
-from feeder.trainer.watch import Finished, Watch
+from feeder.trainer.watch import Finished, NonFiniteLoss, Watch
 
 __all__ = ["Listener", "TrainResult", "train"]
 
@@ -84,6 +86,8 @@ def train(
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     max_seconds: float | None = None,
+    log_dir: Path | None = None,
+    profile_dir: Path | None = None,
     listener: Listener = lambda finished, steps, waited_s: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
@@ -96,12 +100,14 @@ def train(
         checkpoint_dir: folder for checkpoints; None: none are made.
         resume: go on from the newest checkpoint in it.
         max_seconds: stop early once this run has trained for so long.
+        log_dir: folder for what feeder.trainer.record writes down; None: nothing.
+        profile_dir: folder for a trace of some steps, see feeder.trainer.profiler; None: none.
         listener: hears of each step.
         note: takes lines for a person to read.
 
     Raises:
         ConfigError: wrong settings, labels outside [0, classes), or a run that is complete already.
-        NonFiniteLoss: names the step.
+        NonFiniteLoss: names the step, and the last checkpoint; no checkpoint has weights that are not finite.
         FeederError: whatever else the client raises.
     """
     chrono = Chrono()
@@ -124,7 +130,8 @@ def train(
         )
         position = stream.position
         steps, warmup = config.lengths(position.records // config.batch_size)
-        optimizer = make_optimizer(config, make_schedule(config, steps, warmup))
+        schedule = make_schedule(config, steps, warmup)
+        optimizer = make_optimizer(config, schedule)
         state = make_state(config, optimizer)
         if checkpoints is not None and start is not None:
             state = checkpoints.state(state)
@@ -140,6 +147,15 @@ def train(
             f"steps {step + 1:,} to {steps:,} on {position.records:,} images of {dataset!r}; learning rate "
             f"{config.peak_rate:g} after {warmup:,} steps, weight decay {config.weight_decay:g} on kernels"
         )
+        note(_optimizer_note(config, state.params))
+        record = None
+        if log_dir is not None:
+            record = stack.enter_context(Record(log_dir, config, schedule, step, steps))
+            note(
+                f"metrics in {log_dir}"
+                + ("" if record.tensorboard else "; TensorBoard: install tensorboardX")
+            )
+        profiler = stack.enter_context(Profiler(profile_dir))
 
         # Train. While the device runs a step, the loop fetches the batch of the next one.
         watch = stack.enter_context(Watch(config.classes))
@@ -150,7 +166,12 @@ def train(
 
         def settle(asked: float, arrived: float) -> None:
             nonlocal first_loss
-            finished = watch.settle()
+            try:
+                finished = watch.settle()
+            except NonFiniteLoss as error:
+                saved = None if checkpoints is None else checkpoints.latest
+                kept = "none was kept" if saved is None else f"step {saved} is in {checkpoint_dir}"
+                raise NonFiniteLoss(f"{error} ({kept})") from None
             if finished is None:
                 return
             # Waiting for input while the device was busy cost nothing: it is step time.
@@ -158,14 +179,18 @@ def train(
             if not recent:
                 first_loss = finished.loss
             recent.append(finished)
-            listener(finished, steps, chrono.spent_s()["input"])
+            spent_s = chrono.spent_s()
+            listener(finished, steps, spent_s["input"])
+            if record is not None:
+                record.step(finished, spent_s)
 
         last = False
         while not last:
             asked = chrono.enter("input")
             batch = next(batches)
             arrived = chrono.enter("step")
-            state, result = train_step(state, batch.images, batch.labels)
+            with profiler.step(step + 1):
+                state, result = train_step(state, batch.images, batch.labels)
             settle(asked, arrived)  # the step before
             step += 1
             watch.follow(step, result, batch.labels, position)
@@ -183,11 +208,13 @@ def train(
                 chrono.enter("eval")
                 tested = evaluate(client, eval_dataset, config, eval_step, state)
                 note(f"step {step:,}, {eval_dataset!r}: {tested}")
+                if record is not None:
+                    record.evaluated(step, tested)
 
         spent_s = chrono.spent_s()
         trained_s = spent_s["input"] + spent_s["step"]
         trained = (step - first_step) * config.batch_size
-        return TrainResult(
+        done = TrainResult(
             steps=step,
             planned_steps=steps,
             resumed_from=None if start is None else first_step,
@@ -203,6 +230,17 @@ def train(
             spent_s=spent_s,
             workers={name: worker.images for name, worker in stream.stats().workers.items()},
         )
+        if record is not None:
+            record.end(step, done.to_dict())
+    return done
+
+
+def _optimizer_note(config: TrainConfig, params: Any) -> str:
+    rule, what = "momentum SGD", "decay"
+    if config.optimizer == "lars":
+        rule, what = f"LARS, {config.lars_form} form", "trust ratio and decay"
+    left_out = ", ".join(f"{count} {name}" for name, count in plain_tensors(params).items()) or "nothing"
+    return f"{rule}; weight decay in the {config.weight_decay_in}; without {what}: {left_out}"
 
 
 def _open_checkpoints(

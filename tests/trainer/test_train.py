@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from feeder.cli import main
 from feeder.errors import ConfigError, PositionMismatch
+from feeder.trainer.checkpoint import Checkpoints
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.loop import TrainResult, train
-from feeder.trainer.watch import Finished
+from feeder.trainer.optimizer import make_optimizer
+from feeder.trainer.record import METRICS
+from feeder.trainer.step import State, make_state
+from feeder.trainer.watch import Finished, NonFiniteLoss
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 StartWorker = Callable[..., str]
 PackColours = Callable[..., Path]
@@ -63,6 +76,89 @@ def test_a_run_that_resumes_is_the_run_that_was_not_killed(
         _losses(config, colours, checkpoint_dir=tmp_path)
 
 
+_KILLED_RUN = """
+import json, os, signal, sys
+from pathlib import Path
+from feeder.trainer.config import TrainConfig
+from feeder.trainer.loop import train
+
+def listen(finished, steps, waited_s):
+    if finished.step == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+settings = json.loads(sys.argv[1])
+config = TrainConfig(**{**settings, "boundaries": tuple(settings["boundaries"])})
+folder = Path(sys.argv[3])
+train(config, sys.argv[2], "train", checkpoint_dir=folder, log_dir=folder / "log", listener=listen)
+"""
+
+
+def _saved(folder: Path, config: TrainConfig) -> State:
+    optimizer = make_optimizer(config, lambda step: 0.0)
+    with Checkpoints(folder, config) as checkpoints:
+        return checkpoints.state(make_state(config, optimizer))
+
+
+def _steps(folder: Path) -> list[dict[str, Any]]:
+    rows = map(json.loads, (folder / "log" / METRICS).read_text().splitlines())
+    return [
+        {name: value for name, value in row.items() if name != "spent_s"}
+        for row in rows
+        if row["kind"] == "step"
+    ]
+
+
+def test_a_run_that_is_killed_and_resumed_is_bit_for_bit_the_one_that_was_not(
+    config: TrainConfig, colours: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(
+        config,
+        steps=20,
+        checkpoint_every=5,
+        optimizer="lars",
+        lars_form="unscaled",
+        nesterov=False,
+        base_rate=None,
+        rate=5.0,
+        decay="poly",
+        weight_decay_in="loss",
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(config, colours, "train", checkpoint_dir=whole, log_dir=whole / "log")
+    settings = json.dumps(dataclasses.asdict(config))
+    command = [sys.executable, "-c", _KILLED_RUN, settings, colours, os.fspath(parts)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    result = train(config, colours, "train", checkpoint_dir=parts, log_dir=parts / "log", resume=True)
+    assert result.resumed_from == 10
+    assert len(_steps(whole)) == 20
+    assert _steps(parts) == _steps(whole)
+    jax.tree.map(np.testing.assert_array_equal, _saved(parts, config), _saved(whole, config))
+
+
+def test_a_run_that_diverges_keeps_the_last_good_checkpoint(
+    config: TrainConfig, colours: str, tmp_path: Path
+) -> None:
+    # The first step has rate 0, the second throws the weights beyond float32.
+    config = dataclasses.replace(config, base_rate=1e38, checkpoint_every=1)
+    with pytest.raises(NonFiniteLoss, match=r"step 2: the weights became inf .*\(step 1 is in"):
+        train(config, colours, "train", checkpoint_dir=tmp_path)
+    state = _saved(tmp_path, config)
+    assert state.step == 1
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+def test_profile_covers_some_steps(config: TrainConfig, colours: str, tmp_path: Path) -> None:
+    train(config, colours, "train", profile_dir=tmp_path)
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
 def test_resuming_on_other_data_is_refused(
     config: TrainConfig, colours: str, pack_colours: PackColours, start_worker: StartWorker, tmp_path: Path
 ) -> None:
@@ -80,7 +176,8 @@ def test_evaluation_counts_each_image_once(config: TrainConfig, colours: str) ->
     assert result.eval is not None
     assert (result.eval.images, result.eval.bad) == (23, 0)  # two batches of 20, 17 slots of them masked
     assert result.eval.accuracy * 23 == pytest.approx(round(result.eval.accuracy * 23))
-    assert [note.split(",")[0] for note in notes[1:]] == ["step 20", "step 40"]
+    assert notes[1].startswith("momentum SGD; weight decay in the optimizer; without decay: 1 dense/bias, ")
+    assert [note.split(",")[0] for note in notes[2:]] == ["step 20", "step 40"]
     assert sum(result.workers.values()) >= 40 * 20
     assert 0 <= result.input_wait <= 1
     assert result.spent_s["eval"] > 0
