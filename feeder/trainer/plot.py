@@ -32,7 +32,7 @@ def available() -> bool:
 
 def plot(folder: Path) -> Path:
     """Draws run.png in a folder with the metrics.jsonl of a run; returns its path."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # type: ignore[import-not-found]
 
     rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     steps = [row for row in rows if row["kind"] == "step"]
