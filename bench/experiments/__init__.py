@@ -1,0 +1,1 @@
+"""Experiments about training, on what feeder serves; how feeder itself is measured is one folder up."""
