@@ -56,8 +56,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "",
         f"ResNet-{scale['depth']} of width {scale['width']} on about {trained:,} synthetic pictures"
         f" of {scale['classes']} classes, random crops of {scale['image_size']} pixels,"
-        f" {scale['epochs']} epochs: batches of {scale['small']} and of {scale['large']} ({steps} steps). Warm-up over 5 % of the"
-        " steps, then polynomial decay; momentum 0.9, weight decay 1e-4. Accuracy on"
+        f" {scale['epochs']} epochs: batches of {scale['small']} and of {scale['large']} ({steps} steps)."
+        " Warm-up over 5 % of the steps, then polynomial decay; momentum 0.9, weight decay 1e-4. Accuracy on"
         f" {scale['tested']:,} pictures of their own: mean of {len(scale['seeds'])} seeds, the lowest and the"
         " highest.",
         "",
