@@ -9,9 +9,9 @@ and, of the two rules that both go by the name,
     scaled      v = mu * v + rate * trust * (g + wd * w);  w -= v
     unscaled    v = mu * v + g + wd * w;                   w -= rate * trust * v
 
-"scaled" is the paper's; "unscaled" is what TensorFlow's contrib optimiser did until 1.14, and with it the
-ImageNet pods of 2018. They agree while rate and trust stand still; when the rate falls, "scaled" goes on with
-the larger steps of before. A rate that suits one is not that of the other.
+"scaled" is the paper's; "unscaled" is what TensorFlow's contrib optimiser did until 1.14, and so, unless
+they ran other builds, the ImageNet pods of 2018. They agree while rate and trust stand still; when the rate
+falls, "scaled" goes on with the larger steps of before. A rate that suits one is not that of the other.
 
 With the weight decay in the loss, g holds wd * w already: it is not added again, and still counts in the
 denominator, as in the reference code. Tensors that are not adapted (batch-norm scales and biases) move by

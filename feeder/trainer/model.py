@@ -78,8 +78,8 @@ def conv7_on_blocks(
 ) -> jax.Array:
     """The 7x7 convolution with stride 2 and padding 3 as one of 4x4 with stride 1 on 2x2 blocks of pixels.
 
-    Three input channels leave the matrix unit of a TPU almost empty; twelve fill four times as much of it
-    (Ying et al. 2018 don't have it; the MLPerf v0.7 entries of Google do). The kernel gets a row and a
+    Three input channels leave the matrix unit of a TPU almost empty; twelve fill four times
+    as much of it, as in Google's MLPerf v0.7 entries. The kernel gets a row and a
     column of zeros in front and is folded like the image, at each step, so what is trained and saved is the
     plain 7x7.
 

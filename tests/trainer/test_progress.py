@@ -19,7 +19,7 @@ def test_plain_lines_where_nobody_watches() -> None:
     out = io.StringIO()
     progress = Progress(out, batch_size=64)
     for step in range(1, 101):
-        progress.step(Finished(step, 2.5, 0.25, 100 + step * 0.5), 100, step * 0.1)
+        progress.step(Finished(step, 2.5, 0.25, 1.0, 1.0, 100 + step * 0.5), 100, step * 0.1)
     progress.note("done")
     progress.close()
     lines = out.getvalue().splitlines()
@@ -41,7 +41,7 @@ def test_one_line_on_a_terminal() -> None:
     out = Terminal()
     progress = Progress(out, batch_size=64)
     for step in range(1, 11):
-        progress.step(Finished(step, 2.5, 0.25, 100 + step), 10, 0.0)
+        progress.step(Finished(step, 2.5, 0.25, 1.0, 1.0, 100 + step), 10, 0.0)
     progress.close()
     assert out.getvalue().count("\n") == 1
     assert out.getvalue().count("\r") == 10
@@ -52,7 +52,7 @@ def test_the_longest_line_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
     out = Terminal()
     progress = Progress(out, batch_size=5_000)
     for step in (450_359, 450_360):
-        progress.step(Finished(step, 10.987, 1.0, step * 0.1), 450_360, step * 0.1)
+        progress.step(Finished(step, 10.987, 1.0, 1.0, 1.0, step * 0.1), 450_360, step * 0.1)
     line = out.getvalue().split("\r")[-1].removesuffix("\x1b[K")
     assert line == "step 450360/450360   50,000 images/s  wait 100%  loss 10.987  accuracy 100%"
     assert len(line) <= 79

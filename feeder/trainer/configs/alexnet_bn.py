@@ -9,9 +9,9 @@ coefficient 0.001, polynomial decay of power 2 over the whole run, warm-up from 
 at 1,024 stands in a comment only, that at 512 (SGD without LARS) in the baseline's; no accuracies are on
 record there.
 
-Differences: Caffe adapts biases, too, and they are left out here; its images were 256 x 256, stretched, of
-which 227 were cut out at random, where here the usual random crops are resized to 227; an epoch is the
-whole steps that the data holds.
+Differences: the warm-up is linear, where one version of that solver squares it; Caffe adapts biases, too,
+and they are left out here; its images were 256 x 256, stretched, of which 227 were cut out at random, where
+here the usual random crops are resized to 227; an epoch is the whole steps that the data holds.
 """
 
 from __future__ import annotations

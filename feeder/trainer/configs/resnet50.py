@@ -18,7 +18,8 @@ None of these has been run to its end here. What they are copied from:
   not on record, 72 epochs here.
 - `resnet50-mlperf07-*`: Google's v0.7 entries for 4,096 chips: TensorFlow (`-tf-64k`), whose LARS was
   *scaled* by then with the decay in the *optimizer*, planned 1,738 steps; and JAX (`-jax-64k`), Flax's
-  LARS, of the same form, for which 89 epochs stand here (it stopped at 88 to 92).
+  LARS, of the same form, for which 89 epochs stand here (it stopped at 88 to 92). The forms are
+  those of the libraries at the time; the logs don't name them.
 
 Differences from all of them: the decay leaves out the bias of the last layer, which their loss counts; an
 epoch is the whole steps that the data holds.
