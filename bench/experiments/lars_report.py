@@ -126,7 +126,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         accuracy = [row["accuracy"] for row in rows if row["kind"] == "final" and row["arm"] == arm]
         left.barh(place, statistics.mean(accuracy), color=COLOURS[arm], alpha=0.6)
         left.plot(accuracy, [place] * len(accuracy), "o", color="black", markersize=4)
-        left.text(0.01, place, title, va="center", fontsize=8)
         tuning = [row for row in rows if row["kind"] == "tuning" and row["arm"] == arm]
         if tuning:
             lowest = min(row["value"] for row in tuning)
@@ -137,7 +136,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 color=COLOURS[arm],
                 label=f"{title}, from {lowest:g}",
             )
-    left.set(xlabel="accuracy on pictures of their own; dots: seeds", yticks=[], xlim=(0, 1))
+    left.set(xlabel="accuracy on pictures of their own; dots: seeds", xlim=(0, 1))
+    left.set_yticks(range(len(ARMS)), [title.replace(", ", ",\n") for title in ARMS.values()])
     left.invert_yaxis()
     right.set(xlabel="rate or eta, times the lowest of its grid", ylabel="validation accuracy", ylim=(0, 1))
     right.set_xscale("log", base=2)
