@@ -250,7 +250,7 @@ def _failures(required: list[tuple[str, float]], classes: int, result: TrainResu
 
 def _summary(args: argparse.Namespace, config: TrainConfig, result: TrainResult) -> str:
     from feeder.trainer.chrono import PHASES
-    from feeder.trainer.progress import table
+    from feeder.trainer.table import table
 
     steps = f"{result.steps:,}"
     if result.steps < result.planned_steps:

@@ -1,14 +1,13 @@
-"""What a person sees of a run: a live line, and a table at the end."""
+"""What a person sees of a running training: a live line."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from typing import TextIO
 
 from feeder.trainer.watch import Finished
 
-__all__ = ["Progress", "table"]
+__all__ = ["Progress"]
 
 TTY_INTERVAL_S = 0.2
 LOG_INTERVAL_S = 10.0
@@ -67,10 +66,3 @@ class Progress:
         else:
             self._out.write(f"{line}\n")
         self._out.flush()
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns in Markdown."""
-    left, right = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"| {name:<{left}} | {value:>{right}} |" for name, value in rows]
-    return "\n".join([lines[0], f"| {'-' * left} | {'-' * (right - 1)}: |", *lines[1:]])

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from feeder.trainer.chrono import PHASES, Chrono
-from feeder.trainer.progress import Progress, table
+from feeder.trainer.progress import Progress
+from feeder.trainer.table import table
 from feeder.trainer.watch import Finished
 
 
@@ -77,3 +78,4 @@ def test_table() -> None:
         table([("run", "value"), ("steps", "700")])
         == "| run   | value |\n| ----- | ----: |\n| steps |   700 |"
     )
+    assert table([("a", "b", "long"), ("1", "2", "3")]).splitlines()[-1] == "| 1 | 2 |    3 |"
