@@ -16,6 +16,7 @@ from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.trainer.config import TrainConfig
+    from feeder.trainer.grid import Grid
     from feeder.trainer.loop import TrainResult
 
 __all__ = ["register"]
@@ -35,6 +36,8 @@ examples:
   feeder train --connect dns:feeder:50051 --dataset train --eval-dataset validation --config resnet50 \\
       --checkpoint-dir /data/run1
   feeder train ... --checkpoint-dir /data/run1 --resume
+  feeder train ... --config resnet50-1k --mesh 4x2 --norm-group 2          # eight devices of one host
+  feeder train ... --mesh 32x32 --distributed                              # the same on each host of a pod
   feeder train --config resnet50-lars-32k --dry-run --devices 1024 --step-time 0.031
   feeder train ... --config tiny --seconds 60 --require accuracy=4x    # exit 1 under 4 times chance
 """
@@ -52,6 +55,7 @@ _CHANGEABLE = (
     "seed",
     "checkpoint_every",
     "eval_every",
+    "norm_span",
 )
 """Fields of the configuration that have an option of the same name."""
 
@@ -95,6 +99,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     changes.add_argument("--seed", type=int, metavar="N", help="of weights and data order")
     changes.add_argument("--checkpoint-every", type=int, metavar="N", help="steps between checkpoints")
     changes.add_argument("--eval-every", type=int, metavar="N", help="steps between evaluations")
+    changes.add_argument("--norm-span", type=int, metavar="N", help="samples of a batch-norm statistic")
+    devices = parser.add_argument_group(
+        "many devices, in one process or in several that get the same command line but --process-index"
+    )
+    devices.add_argument("--mesh", metavar="XxY", help="replicas, such as 4x2 or 8 (default: one device)")
+    devices.add_argument(
+        "--norm-group", type=int, metavar="G", help="the span as a number of replicas, needs --mesh"
+    )
+    devices.add_argument(
+        "--gradient-sum",
+        choices=("psum", "1d", "2d"),
+        help="how gradients are summed (default: 2d where the mesh is); see feeder plan collectives",
+    )
+    devices.add_argument(
+        "--shard-update", action="store_true", help="each replica updates its part of the parameters"
+    )
+    devices.add_argument(
+        "--distributed", action="store_true", help="join the processes that the cluster's environment names"
+    )
+    devices.add_argument("--coordinator", metavar="HOST:PORT", help="join: where process 0 listens")
+    devices.add_argument("--processes", type=int, metavar="N", help="join: how many there are")
+    devices.add_argument("--process-index", type=int, metavar="I", help="join: which this is, from 0")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop after so many seconds of training")
     parser.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="keep checkpoints there")
     parser.add_argument(
@@ -159,10 +185,16 @@ def _train(args: argparse.Namespace) -> int:
     import jax
 
     from feeder.trainer import plot
+    from feeder.trainer.grid import Grid
+    from feeder.trainer.hosts import join
     from feeder.trainer.loop import train
     from feeder.trainer.progress import Progress
 
-    config = _config(args)
+    grid = None if args.mesh is None else Grid.parse(args.mesh)
+    config = _config(args, grid)
+    place = (args.coordinator, args.processes, args.process_index)
+    if args.distributed or any(part is not None for part in place):
+        join(*place)
     if args.compile_cache is not None:
         jax.config.update("jax_compilation_cache_dir", os.fspath(args.compile_cache))  # type: ignore[no-untyped-call]
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
@@ -172,6 +204,9 @@ def _train(args: argparse.Namespace) -> int:
             args.connect,
             args.dataset,
             args.eval_dataset,
+            mesh=grid,
+            gradient_sum=args.gradient_sum,
+            shard_update=args.shard_update,
             checkpoint_dir=args.checkpoint_dir,
             resume=args.resume,
             max_seconds=args.seconds,
@@ -180,7 +215,7 @@ def _train(args: argparse.Namespace) -> int:
             listener=progress.step,
             note=progress.note,
         )
-    if args.log_dir is not None and plot.available():
+    if args.log_dir is not None and jax.process_index() == 0 and plot.available():
         print(f"plot of the run: {plot.plot(args.log_dir)}", file=sys.stderr)
     failures = _failures(args.require, config.classes, result)
     if args.json:
@@ -195,12 +230,15 @@ def _train(args: argparse.Namespace) -> int:
 def _dry_run(args: argparse.Namespace) -> int:
     import jax
 
+    from feeder.trainer.grid import Grid
     from feeder.trainer.plan import make_plan
 
     # Shapes and a few rates are all it takes; an accelerator may belong to somebody else.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-    config = _config(args)
-    plan = make_plan(config, args.records, devices=args.devices, step_s=args.step_time)
+    grid = None if args.mesh is None else Grid.parse(args.mesh)
+    config = _config(args, grid)
+    devices = args.devices if grid is None else grid.replicas
+    plan = make_plan(config, args.records, devices=devices, step_s=args.step_time)
     if args.json:
         print(json.dumps({"config": args.config, **dataclasses.asdict(config), "plan": plan.to_dict()}))
     else:
@@ -208,7 +246,7 @@ def _dry_run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _config(args: argparse.Namespace) -> TrainConfig:
+def _config(args: argparse.Namespace, grid: Grid | None = None) -> TrainConfig:
     from feeder.trainer.config import load_config
 
     changes: dict[str, Any] = {
@@ -224,7 +262,12 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         changes["base_rate"] = None
     elif "base_rate" in changes:
         changes["rate"] = None
-    return dataclasses.replace(load_config(args.config), **changes)
+    config = dataclasses.replace(load_config(args.config), **changes)
+    if args.norm_group is None:
+        return config
+    if grid is None or config.norm_span is not None:
+        raise ConfigError("--norm-group needs --mesh, and goes without --norm-span")
+    return dataclasses.replace(config, norm_span=args.norm_group * config.batch_size // grid.replicas)
 
 
 def _failures(required: list[tuple[str, float]], classes: int, result: TrainResult) -> list[str]:

@@ -86,6 +86,8 @@ class TrainConfig:
         weight_decay_in: the one place where it is applied: "optimizer" adds it to the gradient there, "loss"
             adds weight_decay / 2 * |w|**2 to what is differentiated.
         label_smoothing: in [0, 1).
+        norm_span: samples that batch-norm statistics are of; a whole number of replicas must have them. None:
+            at least 64 on a mesh (see feeder.trainer.grid), and on one device all.
         seed: of weights and of the data order.
         checkpoint_every: steps between checkpoints, where a folder is given; the last step is always saved.
         eval_every: steps between evaluations, None: only at the end.
@@ -121,6 +123,7 @@ class TrainConfig:
     weight_decay: float = 1e-4
     weight_decay_in: DecayPlace = "optimizer"
     label_smoothing: float = 0.0
+    norm_span: int | None = None
     seed: int = 0
     checkpoint_every: int = 1000
     eval_every: int | None = None
@@ -139,7 +142,16 @@ class TrainConfig:
             raise ConfigError(
                 f"exactly one of base_rate and rate must be given, got {self.base_rate} and {self.rate}"
             )
-        for name in ("classes", "epochs", "steps", "batch_size", "width", "checkpoint_every", "eval_every"):
+        for name in (
+            "classes",
+            "epochs",
+            "steps",
+            "batch_size",
+            "width",
+            "checkpoint_every",
+            "eval_every",
+            "norm_span",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")

@@ -10,6 +10,7 @@ from feeder import Client
 from feeder.client.jax import prefetch_to_device
 from feeder.errors import ServiceError
 from feeder.trainer.config import TrainConfig
+from feeder.trainer.hosts import total
 from feeder.trainer.step import EvalStep, State
 from feeder.trainer.watch import check_labels
 
@@ -38,9 +39,23 @@ class EvalResult:
 
 
 def evaluate(
-    client: Client, dataset: str, config: TrainConfig, eval_step: EvalStep, state: State
+    client: Client,
+    dataset: str,
+    config: TrainConfig,
+    eval_step: EvalStep,
+    state: State,
+    sharding: jax.sharding.Sharding,
 ) -> EvalResult:
-    """Runs over a data set once: centre crops, the last batch filled up with masked slots.
+    """Runs over a data set once: centre crops, the last batch filled up with masked slots. Each process takes
+    its part of the records; all get the same result.
+
+    Args:
+        client: of the workers.
+        dataset: as they name it.
+        config: of the run; batch_size is that of all processes together.
+        eval_step: sums over all devices.
+        state: to evaluate.
+        sharding: of a batch.
 
     Raises:
         ConfigError: a label is outside [0, classes).
@@ -50,14 +65,16 @@ def evaluate(
     loss, correct, count = 0.0, 0, 0
     with client.stream(
         dataset,
-        batch_size=config.batch_size,
+        batch_size=config.batch_size // jax.process_count(),
+        consumer_index=jax.process_index(),
+        consumer_count=jax.process_count(),
         image_size=config.image_size,
         augment="eval",
         sampler=config.sampler,
         epochs=1,
     ) as stream:
         position = stream.position
-        for batch in prefetch_to_device(stream):
+        for batch in prefetch_to_device(stream, sharding):
             sums = jax.device_get(eval_step(state, batch.images, batch.labels, batch.mask))
             check_labels(int(sums.stray), batch.labels, config.classes, position)
             loss += float(sums.loss)
@@ -65,6 +82,10 @@ def evaluate(
             count += int(sums.images)
             position = batch.position
         booked = stream.ledger().totals
-    if count != booked.expected - booked.masked or not count:
-        raise ServiceError(f"evaluation on {dataset!r} counted {count} images, the account says: {booked}")
-    return EvalResult(images=count, bad=booked.masked, accuracy=correct / count, loss=loss / count)
+    expected, masked = total(booked.expected, booked.masked)
+    if count != expected - masked or not count:
+        raise ServiceError(
+            f"evaluation on {dataset!r} counted {count} images, the accounts say {expected} less {masked} "
+            f"that are masked; of this process: {booked}"
+        )
+    return EvalResult(images=count, bad=masked, accuracy=correct / count, loss=loss / count)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 import feeder
@@ -21,10 +22,13 @@ from feeder.trainer.checkpoint import Checkpoints
 from feeder.trainer.chrono import Chrono, Phase
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.evaluate import EvalResult, evaluate
-from feeder.trainer.optimizer import make_optimizer, make_schedule, plain_tensors
+from feeder.trainer.gradients import Scheme
+from feeder.trainer.grid import Grid
+from feeder.trainer.optimizer import make_schedule, plain_tensors
+from feeder.trainer.parallel import Parallel
 from feeder.trainer.profiler import Profiler
 from feeder.trainer.record import Record
-from feeder.trainer.step import compile_eval_step, compile_train_step, make_state
+from feeder.trainer.replicas import Replicas
 from feeder.trainer.watch import Finished, NonFiniteLoss, Watch
 
 __all__ = ["Listener", "TrainResult", "train"]
@@ -83,6 +87,9 @@ def train(
     dataset: str,
     eval_dataset: str | None = None,
     *,
+    mesh: Grid | None = None,
+    gradient_sum: Scheme | None = None,
+    shard_update: bool = False,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     max_seconds: float | None = None,
@@ -91,16 +98,23 @@ def train(
     listener: Listener = lambda finished, steps, waited_s: None,
     note: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Trains on one device, on data that workers serve.
+    """Trains on data that workers serve, on one device or on a mesh of them.
+
+    Where JAX runs in several processes (`jax.distributed`), all call this with the same arguments. Each takes
+    its part of every batch from the workers, as consumer number jax.process_index().
 
     Args:
         config: the run.
         target: of the workers, see feeder.connect.
         dataset, eval_dataset: names that the workers serve; None: no evaluation.
-        checkpoint_dir: folder for checkpoints; None: none are made.
+        mesh: the devices; None: one, or with several processes all in a line.
+        gradient_sum: how gradients are summed over them; None: "2d" on a mesh of two dimensions, on a line
+            "psum", or "1d" for a sharded update.
+        shard_update: see feeder.trainer.sharded.
+        checkpoint_dir: folder for checkpoints, the same one for all processes; None: none are made.
         resume: go on from the newest checkpoint in it.
         max_seconds: stop early once this run has trained for so long.
-        log_dir: folder for what feeder.trainer.record writes down; None: nothing.
+        log_dir: folder for what feeder.trainer.record writes down, in process 0; None: nothing.
         profile_dir: folder for a trace of some steps, see feeder.trainer.profiler; None: none.
         listener: hears of each step.
         note: takes lines for a person to read.
@@ -111,6 +125,14 @@ def train(
         FeederError: whatever else the client raises.
     """
     chrono = Chrono()
+    processes = jax.process_count()
+    if max_seconds is not None and processes > 1:
+        raise ConfigError("several processes cannot stop by the clock: give a number of steps")
+    grid = mesh or Grid(jax.device_count() if processes > 1 else 1)
+    group = grid.group(config.batch_size, config.norm_span)
+    # A run that resumes on another mesh has the same statistics, or is refused.
+    config = dataclasses.replace(config, norm_span=group * config.batch_size // grid.replicas)
+    replicas = Replicas(grid, group)
     with ExitStack() as stack:
         # Set up: workers, where in the data to begin, and from the size of the data the schedule.
         checkpoints, start = _open_checkpoints(stack, checkpoint_dir, config, resume)
@@ -118,7 +140,9 @@ def train(
         stream = stack.enter_context(
             client.stream(
                 dataset,
-                batch_size=config.batch_size,
+                batch_size=config.batch_size // processes,
+                consumer_index=jax.process_index(),
+                consumer_count=processes,
                 seed=config.seed,
                 image_size=config.image_size,
                 augment=config.augment,
@@ -131,25 +155,32 @@ def train(
         position = stream.position
         steps, warmup = config.lengths(position.records // config.batch_size)
         schedule = make_schedule(config, steps, warmup)
-        optimizer = make_optimizer(config, schedule)
-        state = make_state(config, optimizer)
+        scheme = gradient_sum or _default_sum(grid, shard_update)
+        parallel = Parallel(config, schedule, replicas, scheme, shard_update)
+        saved = parallel.start()
         if checkpoints is not None and start is not None:
-            state = checkpoints.state(state)
-        first_step = step = int(state.step)
+            saved = checkpoints.state(saved)
+        first_step = step = int(saved.step)
         if step >= steps:
             raise ConfigError(f"{checkpoint_dir}: the run is complete, step {step} of {steps} is saved there")
 
         chrono.enter("compile")
-        train_step = compile_train_step(config, optimizer, state)
-        eval_step = None if eval_dataset is None else compile_eval_step(config, state)
+        state = parallel.spread(saved)
+        train_step = parallel.compile_train_step(state)
+        eval_step = None if eval_dataset is None else parallel.compile_eval_step(parallel.for_eval(state))
         began = chrono.enter("step")
         note(
             f"steps {step + 1:,} to {steps:,} on {position.records:,} images of {dataset!r}; learning rate "
             f"{config.peak_rate:g} after {warmup:,} steps, weight decay {config.weight_decay:g} on kernels"
         )
         note(_optimizer_note(config, state.params))
+        if grid.replicas > 1:
+            note(
+                f"{grid} replicas in {processes} processes, gradients by {scheme}, batch-norm statistics of "
+                f"{config.norm_span:,} samples"
+            )
         record = None
-        if log_dir is not None:
+        if log_dir is not None and jax.process_index() == 0:
             record = stack.enter_context(Record(log_dir, config, schedule, step, steps))
             note(
                 f"metrics in {log_dir}"
@@ -159,7 +190,7 @@ def train(
 
         # Train. While the device runs a step, the loop fetches the batch of the next one.
         watch = stack.enter_context(Watch(config.classes))
-        batches = prefetch_to_device(stream)
+        batches = prefetch_to_device(stream, replicas.batch)
         recent: deque[Finished] = deque(maxlen=LAST_STEPS)
         first_loss = math.nan
         tested: EvalResult | None = None
@@ -203,10 +234,14 @@ def train(
                 settle(arrived, arrived)
             if save and checkpoints is not None:
                 chrono.enter("checkpoint")
-                checkpoints.save(state, position)
+                saved = parallel.settle(state)
+                checkpoints.save(saved, position)
+                state = parallel.spread(saved)  # as a run that resumes from it
             if test and eval_dataset is not None and eval_step is not None:
                 chrono.enter("eval")
-                tested = evaluate(client, eval_dataset, config, eval_step, state)
+                tested = evaluate(
+                    client, eval_dataset, config, eval_step, parallel.for_eval(state), replicas.batch
+                )
                 note(f"step {step:,}, {eval_dataset!r}: {tested}")
                 if record is not None:
                     record.evaluated(step, tested)
@@ -233,6 +268,12 @@ def train(
         if record is not None:
             record.end(step, done.to_dict())
     return done
+
+
+def _default_sum(grid: Grid, shard_update: bool) -> Scheme:
+    if grid.x > 1 and grid.y > 1:
+        return "2d"
+    return "1d" if shard_update else "psum"
 
 
 def _optimizer_note(config: TrainConfig, params: Any) -> str:

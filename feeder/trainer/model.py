@@ -115,12 +115,16 @@ def conv7_on_blocks(
 class Norm(nn.Module):
     """Batch normalisation over [B, H, W]: computed in float32, handed on in `dtype`.
 
+    With `axes`, inside `jax.shard_map`, the statistics are of the batches of all replicas along these: means
+    of values and of squares are averaged in one collective, forward and backward.
+
     Attributes:
         train: use the batch's statistics, and update the running ones.
         zero: the scale starts at 0 instead of 1.
         affine: has a scale and a bias.
         epsilon: added to the variance.
         dtype: of what is handed on.
+        axes: names of mesh axes.
     """
 
     train: bool
@@ -128,6 +132,7 @@ class Norm(nn.Module):
     affine: bool = True
     epsilon: float = BATCH_NORM_EPSILON
     dtype: Any = jnp.float32
+    axes: tuple[str, ...] | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -137,6 +142,7 @@ class Norm(nn.Module):
             momentum=BATCH_NORM_MOMENTUM,
             epsilon=self.epsilon,
             dtype=self.dtype,
+            axis_name=self.axes,  # type: ignore[arg-type]  # one name or several
             use_scale=self.affine,
             use_bias=self.affine,
             scale_init=nn.initializers.zeros if self.zero else nn.initializers.ones,

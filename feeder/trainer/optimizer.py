@@ -36,9 +36,19 @@ import jax.numpy as jnp
 import optax
 
 from feeder.trainer.config import TrainConfig
-from feeder.trainer.lars import lars
+from feeder.trainer.lars import LarsState, lars
+from feeder.trainer.sharded import Rule
 
-__all__ = ["decay_loss", "decayed", "make_optimizer", "make_schedule", "plain_tensors"]
+__all__ = [
+    "decay_loss",
+    "decayed",
+    "get_velocity",
+    "make_optimizer",
+    "make_rule",
+    "make_schedule",
+    "plain_tensors",
+    "set_velocity",
+]
 
 POLY_POWER = 2
 STEP_FACTOR = 0.1
@@ -122,3 +132,29 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
         optax.trace(config.momentum, nesterov=config.nesterov),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def make_rule(config: TrainConfig) -> Rule:
+    """The same, for an update that is sharded."""
+    return Rule(
+        form=config.lars_form or "momentum",
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        add_decay=config.weight_decay_in == "optimizer",
+        nesterov=config.nesterov,
+        trust=config.trust,
+        epsilon=config.trust_epsilon,
+    )
+
+
+def get_velocity(opt_state: optax.OptState) -> optax.Params:
+    """The velocity in a state of make_optimizer's, like the parameters."""
+    name = "velocity" if isinstance(opt_state, LarsState) else "trace"
+    return optax.tree_utils.tree_get(opt_state, name)
+
+
+def set_velocity(opt_state: optax.OptState, step: jax.Array, velocity: optax.Params) -> optax.OptState:
+    """The state after `step` steps with this velocity."""
+    if isinstance(opt_state, LarsState):
+        return LarsState(step, velocity)
+    return optax.tree_utils.tree_set(opt_state, count=step, trace=velocity)

@@ -1,4 +1,4 @@
-"""The train and eval steps: pure functions of a state and a batch as it came from the worker, compiled.
+"""The train and eval steps of a replica: pure functions of a state and a batch as it came from the worker.
 
 Images go to the device as uint8 and are normalised there, inside the compiled step.
 """
@@ -22,11 +22,10 @@ from feeder.trainer.optimizer import decay_loss
 __all__ = [
     "EvalStep",
     "EvalSums",
+    "Replica",
     "State",
     "StepResult",
     "TrainStep",
-    "compile_eval_step",
-    "compile_train_step",
     "make_eval_step",
     "make_model",
     "make_state",
@@ -88,6 +87,53 @@ TrainStep: TypeAlias = Callable[[State, jax.Array, jax.Array], tuple[State, Step
 EvalStep: TypeAlias = Callable[[State, jax.Array, jax.Array, jax.Array], EvalSums]
 
 
+class Replica:
+    """What a step does with the other replicas: nothing, there are none. feeder.trainer.parallel has the one
+    of many.
+
+    Attributes:
+        norm_axes: mesh axes that batch-norm statistics are shared along; None: they are the replica's own.
+    """
+
+    norm_axes: tuple[str, ...] | None = None
+
+    def own(self, params: Any) -> Any:
+        """The parameters as ones that each replica has gradients of its own for."""
+        return params
+
+    def key(self, key: jax.Array) -> jax.Array:
+        """A random key of its own for each replica."""
+        return key
+
+    def update(
+        self, optimizer: optax.GradientTransformation, grads: Any, opt_state: optax.OptState, params: Any
+    ) -> tuple[Any, optax.OptState, jax.Array]:
+        """Parameters and optimiser state after a step along the mean of all replicas' gradients, and the norm
+        of that, float32 []."""
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, _norm(grads)
+
+    def total(self, value: jax.Array) -> jax.Array:
+        """The sum over all replicas."""
+        return value
+
+    def mean(self, value: jax.Array) -> jax.Array:
+        """The mean over all replicas."""
+        return value
+
+    def first(self, slot: jax.Array, slots: int) -> jax.Array:
+        """The first slot of the whole batch that is not -1, of one slot for each replica; or -1.
+
+        Args:
+            slot: int32 [], in [-1, slots).
+            slots: of each replica.
+        """
+        return slot
+
+
+ALONE = Replica()
+
+
 def make_model(config: TrainConfig, norm: NormMaker = Norm) -> ResNet | AlexNetBN:
     """The model of a configuration.
 
@@ -108,8 +154,12 @@ def make_model(config: TrainConfig, norm: NormMaker = Norm) -> ResNet | AlexNetB
     )
 
 
-def make_state(config: TrainConfig, optimizer: optax.GradientTransformation) -> State:
-    """A fresh state; the same seed gives the same weights."""
+def make_state(
+    config: TrainConfig,
+    optimizer: optax.GradientTransformation,
+    sharding: jax.sharding.Sharding | None = None,
+) -> State:
+    """A fresh state, on JAX's default device or as `sharding` says; the same seed gives the same weights."""
     model = make_model(config)
 
     def init() -> State:
@@ -118,13 +168,16 @@ def make_state(config: TrainConfig, optimizer: optax.GradientTransformation) -> 
         params = variables["params"]
         return State(jnp.int32(0), params, variables["batch_stats"], optimizer.init(params))
 
-    state: State = jax.jit(init)()
+    state: State = jax.jit(init, out_shardings=sharding)()
     return state
 
 
-def make_train_step(config: TrainConfig, optimizer: optax.GradientTransformation) -> TrainStep:
-    """The function (state, images uint8 [B, H, W, 3], labels int32 [B]) to (state, StepResult)."""
-    model = make_model(config)
+def make_train_step(
+    config: TrainConfig, optimizer: optax.GradientTransformation, replica: Replica = ALONE
+) -> TrainStep:
+    """The function (state, images uint8 [B, H, W, 3], labels int32 [B]) to (state, StepResult) of a replica,
+    with its part of the batch; the result is that of all replicas together."""
+    model = make_model(config, partial(Norm, axes=replica.norm_axes))
 
     def train_step(state: State, images: jax.Array, labels: jax.Array) -> tuple[State, StepResult]:
         inputs = normalize(images, jnp.dtype(config.compute_dtype))
@@ -136,24 +189,32 @@ def make_train_step(config: TrainConfig, optimizer: optax.GradientTransformation
                 inputs,
                 train=True,
                 mutable=["batch_stats"],
-                rngs={"dropout": jax.random.fold_in(_key(config), state.step)},
+                rngs={"dropout": replica.key(jax.random.fold_in(_key(config), state.step))},
             )
             loss = jnp.mean(optax.softmax_cross_entropy(logits, targets))
             return loss + decay_loss(config, params), (loss, logits, updated["batch_stats"])
 
-        (_, (loss, logits, batch_stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        (_, (loss, logits, batch_stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(
+            replica.own(state.params)
+        )
+        params, opt_state, grad_norm = replica.update(optimizer, grads, state.opt_state, state.params)
         accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == labels, dtype=jnp.float32)
         stray = _stray(labels, jnp.ones_like(labels, bool), config.classes)
-        result = StepResult(loss, accuracy, _norm(grads), _norm(params), stray)
+        result = StepResult(
+            loss=replica.mean(loss),
+            accuracy=replica.mean(accuracy),
+            grad_norm=grad_norm,
+            weight_norm=_norm(params),
+            stray=replica.first(stray, labels.shape[0]),
+        )
         return State(state.step + 1, params, batch_stats, opt_state), result
 
     return train_step
 
 
-def make_eval_step(config: TrainConfig) -> EvalStep:
-    """The function (state, images uint8 [B, H, W, 3], labels int32 [B], mask bool [B]) to EvalSums."""
+def make_eval_step(config: TrainConfig, replica: Replica = ALONE) -> EvalStep:
+    """The function (state, images uint8 [B, H, W, 3], labels int32 [B], mask bool [B]) to EvalSums of a
+    replica, with its part of the batch; the sums are over all replicas."""
     model = make_model(config)
 
     def eval_step(state: State, images: jax.Array, labels: jax.Array, mask: jax.Array) -> EvalSums:
@@ -163,45 +224,18 @@ def make_eval_step(config: TrainConfig) -> EvalStep:
         losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, config.classes))
         correct = (jnp.argmax(logits, axis=-1) == labels) & mask
         return EvalSums(
-            loss=jnp.sum(jnp.where(mask, losses, 0.0)),
-            correct=jnp.sum(correct, dtype=jnp.int32),
-            images=jnp.sum(mask, dtype=jnp.int32),
-            stray=_stray(labels, mask, config.classes),
+            loss=replica.total(jnp.sum(jnp.where(mask, losses, 0.0))),
+            correct=replica.total(jnp.sum(correct, dtype=jnp.int32)),
+            images=replica.total(jnp.sum(mask, dtype=jnp.int32)),
+            stray=replica.first(_stray(labels, mask, config.classes), labels.shape[0]),
         )
 
     return eval_step
 
 
-def compile_train_step(
-    config: TrainConfig, optimizer: optax.GradientTransformation, state: State
-) -> TrainStep:
-    """The train step, compiled. It takes over the buffers of the state that it is given, which is gone
-    afterwards."""
-    images, labels, _ = _shapes(config)
-    step = jax.jit(make_train_step(config, optimizer), donate_argnums=0)
-    compiled: TrainStep = step.lower(state, images, labels).compile()
-    return compiled
-
-
-def compile_eval_step(config: TrainConfig, state: State) -> EvalStep:
-    """The eval step, compiled."""
-    compiled: EvalStep = jax.jit(make_eval_step(config)).lower(state, *_shapes(config)).compile()
-    return compiled
-
-
 def _key(config: TrainConfig) -> jax.Array:
     # "rbg" keys compile several times faster than JAX's default, and weights and dropout need no more.
     return jax.random.key(config.seed, impl="rbg")
-
-
-def _shapes(config: TrainConfig) -> tuple[Any, Any, Any]:
-    """Shapes and types of images, labels and mask."""
-    batch, size = config.batch_size, config.image_size
-    return (
-        jax.eval_shape(partial(jnp.zeros, (batch, size, size, 3), jnp.uint8)),
-        jax.eval_shape(partial(jnp.zeros, batch, jnp.int32)),
-        jax.eval_shape(partial(jnp.zeros, batch, bool)),
-    )
 
 
 def _norm(tree: Any) -> jax.Array:

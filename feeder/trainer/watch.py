@@ -108,9 +108,19 @@ def check_labels(stray: int, labels: jax.Array, classes: int, position: Position
     if stray >= 0:
         raise ConfigError(
             f"data set {position.spec.dataset!r}, {_place(position)}, slot {stray}: label "
-            f"{np.asarray(labels)[stray]} is outside [0, {classes}): set the number of classes (--classes), "
+            f"{_label(labels, stray)} is outside [0, {classes}): set the number of classes (--classes), "
             f"or start the workers with the label base of the data (--label-base)"
         )
+
+
+def _label(labels: jax.Array, slot: int) -> str:
+    """The label in a slot, where this process has it."""
+    for shard in labels.addressable_shards:
+        (slots,) = shard.index
+        begin, end, _ = slots.indices(labels.shape[0])
+        if begin <= slot < end:
+            return str(np.asarray(shard.data)[slot - begin])
+    return "(of another host)"
 
 
 def _place(position: Position) -> str:

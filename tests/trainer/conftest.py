@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+import math
 import os
 import random
+import re
 import select
 import subprocess
 import sys
@@ -19,7 +21,11 @@ import feeder
 # Before JAX is imported: it reads them once.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Level 0 compiles in half the time; the few small steps that tests run take longer, but less than was saved.
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
+# Eight devices stand for the replicas of a pod.
+os.environ["XLA_FLAGS"] = (
+    "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0 "
+    "--xla_force_host_platform_device_count=8"
+)
 
 from feeder.trainer.config import TrainConfig
 
@@ -74,7 +80,7 @@ def pack_colours(tmp_path_factory: pytest.TempPathFactory) -> PackColours:
     """Packs pictures of ten colours into shards; `shuffled` gives each the label of another one."""
     from feeder.records.pack import pack
 
-    def make(images: int, *, holdout: float = 0.0, shuffled: bool = False) -> Path:
+    def make(images: int, *, holdout: float = 0.0, shuffled: bool = False, shards: int = 3) -> Path:
         folder = tmp_path_factory.mktemp("colours")
         labels = [number % CLASSES for number in range(images)]
         names = labels.copy()
@@ -85,7 +91,7 @@ def pack_colours(tmp_path_factory: pytest.TempPathFactory) -> PackColours:
             path = folder / "photos" / f"class{name}" / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_picture(rng, label))
-        pack(folder / "photos", folder / "shards", shards=3, holdout=holdout)
+        pack(folder / "photos", folder / "shards", shards=shards, holdout=holdout)
         return folder / "shards"
 
     return make
@@ -132,6 +138,12 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     yield from _starter(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def module_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """The same, for all tests of a module."""
+    yield from _starter(tmp_path_factory.mktemp("workers"))
+
+
 @pytest.fixture(scope="session")
 def colours(pack_colours: PackColours, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a worker with "train", 180 pictures, and "validation", 23."""
@@ -139,3 +151,45 @@ def colours(pack_colours: PackColours, tmp_path_factory: pytest.TempPathFactory)
     starter = _starter(tmp_path_factory.mktemp("worker"))
     yield next(starter)(train=f"{shards}/train-*", validation=f"{shards}/validation-*")
     next(starter, None)
+
+
+Collective = tuple[str, frozenset[frozenset[int]], int]
+
+
+def _collectives(text: str) -> list[Collective]:
+    seen = []
+    for line in text.splitlines():
+        match = re.search(r" = (\S.*?) (reduce-scatter|all-reduce|all-gather)(?:-start)?\(", line)
+        if match is None:
+            continue
+        elements = sum(
+            math.prod(int(size) for size in shape.split(",") if size)
+            for shape in re.findall(r"f32\[([\d,]*)\]", match[1])
+        )
+        groups = _groups(line)
+        if match[2] == "reduce-scatter":  # its result is the smaller side
+            elements *= len(next(iter(groups)))
+        seen.append((match[2], groups, elements * 4))
+    return seen
+
+
+def _groups(line: str) -> frozenset[frozenset[int]]:
+    """Written out, or as the reshaped and transposed list of all devices."""
+    if listed := re.search(r"replica_groups=\{(\{[\d,{}]+\})\}", line):
+        return frozenset(
+            frozenset(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", listed[1])
+        )
+    iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
+    assert iota is not None, line
+    shape, dims, order = ([int(n) for n in part.split(",")] if part else None for part in iota.groups())
+    assert shape is not None
+    assert dims is not None
+    devices = np.arange(math.prod(dims)).reshape(dims)
+    return frozenset(frozenset(row.tolist()) for row in devices.transpose(order).reshape(shape))
+
+
+@pytest.fixture(scope="session")
+def collectives_of() -> Callable[[str], list[Collective]]:
+    """Collectives in the text of compiled code: operation, groups of devices, float32 bytes of the larger
+    side."""
+    return _collectives
