@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 # What a test asserts never depends on how busy the machine is.
 settings.register_profile("feeder", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("feeder")
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "odd"))
+
+from odd_corpus import Corpus, made, read
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAK_DEADLINE_S = 5.0
@@ -38,6 +43,20 @@ def imagenet_sample() -> Path:
 def odd_files() -> Path:
     """Folder of crafted inputs with manifest.json; the test is skipped where it is missing."""
     return _folder("FEEDER_ODD_FILES", "odd-files")
+
+
+@pytest.fixture(scope="session")
+def _made_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return made(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture(scope="session", params=["made", "folder"])
+def corpus(request: pytest.FixtureRequest) -> Corpus:
+    """Odd and damaged inputs with what has to come of them: made by tests/odd, then those of a folder."""
+    if request.param == "folder":
+        return read(request.getfixturevalue("odd_files"))
+    found: Corpus = request.getfixturevalue("_made_corpus")
+    return found
 
 
 # Pools of libraries that live as long as the process; none of them is ours.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import simplejpeg
+from odd_corpus import Corpus, OddFile
 from PIL import Image
 
 from feeder.decode import Decoder, open_decoder
@@ -147,19 +146,7 @@ def agree() -> Iterator[Callable[..., int]]:
         decoder.close()
 
 
-@dataclass(frozen=True)
-class OddImage:
-    name: str
-    data: bytes
-    expect: dict[str, Any]
-
-
 @pytest.fixture(scope="session")
-def odd_images(odd_files: Path) -> list[OddImage]:
-    """The crafted images with what has to come of them."""
-    manifest = json.loads((odd_files / "manifest.json").read_text())
-    return [
-        OddImage(entry["file"], (odd_files / entry["file"]).read_bytes(), entry["expect"])
-        for entry in manifest["files"]
-        if entry["group"] == "images"
-    ]
+def odd_images(corpus: Corpus) -> list[OddFile]:
+    """Odd and damaged images with what has to come of them."""
+    return corpus.of("images")

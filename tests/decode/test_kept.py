@@ -7,7 +7,6 @@ import itertools
 import struct
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,26 +82,6 @@ def test_what_is_damaged_anywhere_is_not_kept(decoder: Decoder, images: list[byt
     top = np.concatenate([np.zeros_like(sizes), np.minimum(sizes, 8)], axis=1)
     _, reasons = decode(decoder, cut, top)
     assert [planes for planes, reason in zip(kept, reasons, strict=True) if planes and reason is None]
-
-
-def test_odd_files_are_kept_or_not_but_never_otherwise_decoded(odd_files: Path, decoder: Decoder) -> None:
-    random = np.random.default_rng(0)
-    count = 0
-    for path in sorted(odd_files.rglob("*.jp*g")):
-        image = path.read_bytes()
-        if not image or len(image) > 1 << 20:
-            continue
-        ((planes,), (size,)) = decoder.keep([image], scales([image], 1)), decoder.sizes([image])[0]
-        if planes is None:
-            continue
-        count += 1
-        for _ in range(3):
-            cuts = windows(size[None], random)
-            out, reasons = decode(decoder, [image], cuts)
-            again, _ = decode(decoder, [planes], cuts, kept=np.array([True]))
-            assert reasons == [None], path
-            assert (out == again).all(), path
-    assert count > 20
 
 
 def test_bytes_that_are_no_planes_are_refused(decoder: Decoder, images: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Every crafted image gives what its manifest says, alone and in a batch, for no more than its share."""
+"""Every odd image gives what has to come of it, by each way it may go, and takes no more than its share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,144 @@ import time
 import numpy as np
 import pytest
 
-from feeder.decode import decode_crop
+from feeder.decode import SeekPoints, decode_crop
 from feeder.errors import DataError
+
+OUTPUT = (24, 31)
+
+# Of channel values of the portable twin, against the kernel: mean absolute difference, and the share of them
+# that are off by more than 8. Wider than in test_oracle, as a window may be one row of the hardest chroma.
+TWIN_MEAN, TWIN_FAR = 1.5, 0.05
+
+SEVERAL = 16
+"""Windows that are tried at every scale."""
+
+
+def decode(decoder, data, windows, *, reduction=1, **settings):
+    """Pixels of many windows of one image, black where there are none, and the reasons."""
+    count = len(windows)
+    out = np.zeros((count, *OUTPUT, 3), np.uint8)
+    reasons = decoder.decode(
+        [data] * count,
+        np.array(windows, np.int32),
+        np.arange(count) % 2 == 0,
+        out,
+        reductions=np.full(count, reduction, np.uint8),
+        **settings,
+    )
+    out[[reason is not None for reason in reasons]] = 0
+    return out, reasons
+
+
+def windows_of(image, width, height):
+    """The whole, strips that end at one row after another, any, and those of the manifest."""
+    random = np.random.default_rng(width + height)
+    if width * height > 1 << 20:
+        return [(0, 0, width, height), (width - 99, height - 99, 99, 99), (width // 2, 7, 300, 200)]
+    found = [(0, 0, width, height)]
+    for bottom in range(1, height + 1, max(1, height // 12)):
+        found += [(0, 0, width, bottom), (width // 3, bottom - 1, max(1, width // 3), 1)]
+    for _ in range(10):
+        w, h = int(random.integers(1, width + 1)), int(random.integers(1, height + 1))
+        x, y = int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1))
+        found.insert(int(random.integers(1, len(found))), (x, y, w, h))
+    return found + [tuple(crop) for crop in image.expect.get("crops", [])]
+
+
+@pytest.fixture(scope="module")
+def ways():
+    """The kernel at every level, and libjpeg alone; the first is what the others are compared with."""
+    kernel = pytest.importorskip("feeder.decode._kernel")
+    from feeder.decode.kernel import NativeDecoder
+
+    opened = [NativeDecoder(1), *(NativeDecoder(1, level=level) for level in kernel.LEVELS)]
+    opened.append(NativeDecoder(1, libjpeg_only=True))
+    yield opened
+    for decoder in opened:
+        decoder.close()
+
+
+def test_every_way_gives_the_same_pixels_or_the_same_error(odd_images, ways, portable):
+    """Levels, libjpeg alone, seek points, kept planes: bit for bit; the portable twin: within its tolerance.
+
+    The twin decodes images whole, and so finds damage below a window, too.
+    """
+    first = ways[0]
+    kept = with_points = 0
+    for image in odd_images:
+        data, name = image.data, image.name
+        ((width, height),), (header,) = (found.tolist() for found in map(np.asarray, first.sizes([data])))
+        for decoder in (*ways, portable):
+            assert decoder.sizes([data])[1] == [header], name
+        if header is not None:
+            _, reasons = decode(portable, data, [(0, 0, 1, 1)])
+            for decoder in ways:
+                assert decode(decoder, data, [(0, 0, 1, 1)])[1] == [header] == reasons, name
+            assert first.keep([data], np.ones(1, np.uint8)) == [None]
+            continue
+        windows = windows_of(image, width, height)
+        for reduction in (1, 2, 4, 8):
+            some = windows if reduction == 1 else windows[:SEVERAL]
+            expected, reasons = decode(first, data, some, reduction=reduction)
+            for decoder in ways[1:]:
+                pixels, others = decode(decoder, data, some, reduction=reduction)
+                assert others == reasons, (name, decoder.name, reduction)
+                assert np.array_equal(pixels, expected), (name, decoder.name, reduction)
+
+            (planes,) = first.keep([data], np.array([reduction], np.uint8))
+            if planes is not None:
+                assert set(reasons) == {None}, name
+                pixels, others = decode(
+                    first, planes, some, reduction=reduction, kept=np.ones(len(some), np.bool_)
+                )
+                assert others == reasons, (name, reduction)
+                assert np.array_equal(pixels, expected), (name, reduction)
+                kept += 1
+
+            pixels, others = decode(portable, data, some[:SEVERAL], reduction=reduction)
+            both = [mine is None is theirs for mine, theirs in zip(reasons, others, strict=False)]
+            assert all(theirs for mine, theirs in zip(reasons, others, strict=False) if mine), name
+            # Noise is full of colours that no screen has, and then it matters when they are clipped. Images of
+            # a few pixels have several scales that give their reduced size, of which the twin takes one.
+            noise = image.expect["kind"] != "decodes" and "pixels" not in image.expect
+            if not noise and (reduction == 1 or 8 * reduction <= min(width, height)):
+                difference = np.abs(pixels[both].astype(np.int16) - expected[: len(pixels)][both])
+                assert all(one.mean() <= TWIN_MEAN for one in difference), (name, reduction)
+                assert all((one > 8).mean() <= TWIN_FAR for one in difference), (name, reduction)
+
+        seek = SeekPoints.nothing(1)
+        first.learn([data], seek)
+        points = SeekPoints(np.repeat(seek.points, len(windows), 0), np.zeros(len(windows), np.uint8))
+        expected, reasons = decode(first, data, windows)
+        pixels, others = decode(first, data, windows, seek=points)
+        assert others == reasons, name
+        assert np.array_equal(pixels, expected), name
+        with_points += bool(points.outcomes.any())
+    assert kept > 100
+    assert with_points > 20
+
+
+def test_damage_is_named_alike_by_every_window_that_reaches_it(odd_images, ways):
+    """From the first row on that is damaged, whatever the window's top and sides; those above it are good."""
+    reached = 0
+    for image in odd_images:
+        ((width, height),), (header,) = (
+            found.tolist() for found in map(np.asarray, ways[0].sizes([image.data]))
+        )
+        if header is not None:
+            continue
+        windows = windows_of(image, width, height)
+        _, reasons = decode(ways[0], image.data, windows)
+        whole = reasons[0]
+        assert set(reasons) <= {None, whole}, image.name
+        if whole is None:
+            continue
+        bottoms = [y + h for _, y, _, h in windows]
+        damaged = min(bottom for bottom, reason in zip(bottoms, reasons, strict=True) if reason is not None)
+        for window, bottom, reason in zip(windows, bottoms, reasons, strict=True):
+            assert (reason is not None) == (bottom >= damaged), (image.name, window)
+        reached += damaged < height
+    assert reached >= 2
 
 
 def test_manifest(decoder, one, odd_images):
