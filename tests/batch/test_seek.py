@@ -13,6 +13,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
+from odd_corpus import Corpus
 from PIL import Image
 
 from feeder.batch import BadChunk, ChunkMaker, MadeChunk
@@ -193,13 +194,13 @@ def test_damage_is_found_as_without_points(
 
 
 def test_formats_that_have_no_points(
-    write: Write, decoder: Decoder, images: list[bytes], odd_files: Path
+    write: Write, decoder: Decoder, images: list[bytes], corpus: Corpus
 ) -> None:
     """PNG, GIF, WebP, BMP, progressive, CMYK, odd sampling, broken headers: as without."""
     mixed = list(images)
-    others = sorted(path for path in odd_files.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    for number, path in zip(range(1, RECORDS, 2), random.Random(0).sample(others, RECORDS), strict=False):
-        mixed[number] = path.read_bytes() or b"?"
+    others = random.Random(0).sample(corpus.of("images"), RECORDS)
+    for number, odd in zip(range(1, RECORDS, 2), others, strict=False):
+        mixed[number] = odd.data or b"?"
     for format_name, number in (("PNG", 0), ("GIF", 2), ("WEBP", 4), ("BMP", 6)):
         out = io.BytesIO()
         Image.open(io.BytesIO(images[number])).save(out, format_name)

@@ -69,6 +69,26 @@ def _between(payload: bytes) -> bytes:
     return tfrecord([example(0), payload, example(1)])
 
 
+def varint(value: int) -> bytes:
+    value %= 1 << 64
+    return bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
+
+
+def nested(*fields: tuple[int, bytes]) -> bytes:
+    """A message of fields that are messages or bytes."""
+    return b"".join(varint(number << 3 | 2) + varint(len(content)) + content for number, content in fields)
+
+
+def example_with(label: bytes, *more: tuple[str, bytes]) -> bytes:
+    """An Example of picture 2 with a feature as its label, and others."""
+    features = [(IMAGE, nested((1, nested((1, flat_jpeg(2)))))), (LABEL, label), *more]
+    return nested((1, nested(*((1, nested((1, key.encode()), (2, value))) for key, value in features))))
+
+
+def int64s(*values: int) -> bytes:
+    return nested((3, nested((1, b"".join(map(varint, values))))))
+
+
 def _tfrecords() -> Iterator[Made]:
     six = tfrecord([example(label) for label in range(6)])
     start = len(tfrecord([example(0), example(1)]))
@@ -103,6 +123,14 @@ def _tfrecords() -> Iterator[Made]:
         ("label_text", encode_example({IMAGE: flat_jpeg(2), LABEL: b"n01440764"}), error("label is text")),
         ("cut_protobuf", example(2)[:-9], error("protobuf cut")),
         ("not_protobuf", flat_jpeg(2), error("not an Example")),
+        ("label_two_values", example_with(int64s(2, 3)), error("label has 2 values")),
+        ("label_negative", example_with(int64s(-1)), {"label": -1}),
+        ("label_unpacked", example_with(nested((3, b"\x08\x02"))), good(2)[0]),
+        (
+            "unknown_features",
+            example_with(int64s(2), ("größe", nested((2, nested((1, bytes(800)))))), ("nothing", b"")),
+            good(2)[0],
+        ),
         ("image_is_html", encode_example({IMAGE: b"<html>", LABEL: 2}), error("not decodable")),
         ("image_truncated", encode_example({IMAGE: flat_jpeg(2)[:-20], LABEL: 2}), error("truncated")),
     ):
@@ -152,7 +180,7 @@ def _tars() -> Iterator[Made]:
             tar([*pair("v1.0/a", 0), *pair("v1.0/b", 1)]),
             expect(good(0, 1)),
         ),
-        ("dotted_basename.tar", tar([*pair("a.05", 0), *pair("b.05", 1)]), either(0, 1)),
+        ("dotted_basename.tar", tar([*pair("photo.05", 0), *pair("photo.06", 1)]), either(0, 1)),
         ("leading_dot_slash.tar", tar([(f"./{name}", data) for name, data in six]), expect(good(*range(6)))),
         (
             "duplicate_member.tar",
@@ -160,6 +188,8 @@ def _tars() -> Iterator[Made]:
             expect([error("duplicate member"), *good(2)]),
         ),
         ("unsorted_pairs.tar", tar([*six[0:1], *six[2:3], *six[1:2], *six[3:4]]), either(0, 1)),
+        ("same_key_a.tar", tar(pair("0", 0)), expect(good(0))),
+        ("same_key_b.tar", tar(pair("0", 1)), expect(good(1))),
         (
             "missing_label.tar",
             tar([*pair("0", 0), ("1.jpg", flat_jpeg(1)), *pair("2", 2)]),
@@ -184,7 +214,7 @@ def _tars() -> Iterator[Made]:
         ("gzip_under_tar_name.tar", gzip.compress(blocks), either(*range(6))),
         ("label_newline.tar", tar(pair("0", 3, b"3\n")), expect(good(3))),
         ("label_plus_spaces.tar", tar(pair("0", 3, b"  3  ")), expect(good(3))),
-        ("label_in_json.tar", tar([("0.jpg", flat_jpeg(3)), ("0.json", b'{"cls": 3}')]), either(3)),
+        ("label_in_json.tar", tar([("0.jpg", flat_jpeg(3)), ("0.json", b'{"label": 3}')]), either(3)),
         *(
             (
                 f"label_{name}.tar",
@@ -230,6 +260,12 @@ def _parquets() -> Iterator[Made]:
             expect([error("image missing"), error("label missing"), *good(2)]),
         ),
         ("label_int32", parquet({"image": flat, "label": pa.array(labels, pa.int32())}), all_six),
+        ("schema_a", parquet({"image": flat, "label": labels}), all_six),
+        (
+            "schema_b",
+            parquet({"image": flat, "label": pa.array(labels, pa.int32()), "more": ["x"] * 6}),
+            all_six,
+        ),
         ("label_string", parquet({"image": flat, "label": [str(label) for label in labels]}), refused),
         ("label_float", parquet({"image": flat, "label": [float(label) for label in labels]}), refused),
         ("label_list", parquet({"image": flat, "label": [[label] for label in labels]}), refused),
@@ -265,6 +301,14 @@ def _datasets() -> Iterator[Made]:
         tfrecord([example(label) for label in range(10)]),
         expect(good(*range(10))),
     )
+
+    for version, shift in (("v1", 0), ("v2", 50)):  # of one size
+        images = [flat_jpeg(label + shift).ljust(2000, b"\0") for label in range(8)]
+        yield (
+            f"datasets/stale/{version}/train-00000-of-00001.tfrecord",
+            tfrecord([encode_example({IMAGE: image, LABEL: label}) for label, image in enumerate(images)]),
+            expect([{"label": label, "rgb": rgb_of(label + shift)} for label in range(8)]),
+        )
 
 
 def _arrows() -> Iterator[Made]:

@@ -11,9 +11,16 @@ from typing import Any
 from made_images import images
 from made_shards import shards
 
-__all__ = ["Corpus", "OddFile", "made", "read"]
+__all__ = ["GROUPS", "SHARDS", "Corpus", "OddFile", "made", "read"]
 
-GROUPS = ("images", "tfrecord", "webdataset", "parquet", "datasets", "arrow")
+SHARDS = ("tfrecord", "webdataset", "parquet", "datasets")
+GROUPS = ("images", *SHARDS, "arrow")
+
+NEIGHBOURS_MISSING = {"dotted_basename.tar": 1, "unsorted_pairs.tar": 4}
+"""Tars in which WebDataset's rules of naming and grouping find so many samples, each without its other half."""
+
+Expected = dict[str, Any] | None
+"""Label, and perhaps the colour (rgb) of a record; None: the record is bad."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,28 @@ class OddFile:
     @property
     def data(self) -> bytes:
         return self.path.read_bytes()
+
+    @property
+    def refused(self) -> str:
+        """Of a shard that cannot be served: what the error says; else ""."""
+        if self.data.startswith((b"\x1f\x8b", b"\x78")):
+            return rf"{self.path.name}: is compressed with (gzip|zlib)"
+        if self.expect.get("at_open"):
+            return rf"{self.path.name}: (column 'label'|no column 'image')"
+        return "" if self.records else "no record in any of its 1 shards"
+
+    @property
+    def records(self) -> list[Expected]:
+        """Of a shard: what each of its records gives, with the one that stands for what is lost behind a break."""
+        if self.path.name in NEIGHBOURS_MISSING:
+            return [None] * NEIGHBOURS_MISSING[self.path.name]
+        if "count" in self.expect:
+            return [{}] * int(self.expect["count"])
+        found = list(self.expect["records"])
+        if self.expect.get("then") == "clear_error" and not self.expect.get("at_open"):
+            found += [{"error": "what is broken"}, *self.expect.get("skippable", [])]
+        # -1 is read as what it is, not as 2**64 - 1, and can be no class.
+        return [None if "error" in record or record["label"] < 0 else record for record in found]
 
 
 @dataclass(frozen=True)

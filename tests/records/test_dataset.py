@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from odd_corpus import Corpus
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
 from feeder.records import Dataset, RecordKeys, storage
@@ -86,7 +87,7 @@ def test_the_fingerprint_is_that_of_the_content(folder: Path, tmp_path: Path, ma
         assert other_labels.fingerprint != one.fingerprint
 
 
-def test_same_name_size_and_mtime_but_other_content(odd_files: Path, tmp_path: Path) -> None:
+def test_same_name_size_and_mtime_but_other_content(corpus: Corpus, tmp_path: Path) -> None:
     """Story: v1 is indexed and read; v2 takes its place, with the same name, size and mtime.
 
     Result: another fingerprint and v2's images for whoever opens anew; a storage error, not a bad record, for
@@ -94,12 +95,12 @@ def test_same_name_size_and_mtime_but_other_content(odd_files: Path, tmp_path: P
     """
     name = "train-00000-of-00001.tfrecord"
     keys = RecordKeys(label_base=0)
-    shutil.copy2(odd_files / "datasets/stale/v1" / name, tmp_path / name)
+    shutil.copy2(corpus.folder / "datasets/stale/v1" / name, tmp_path / name)
     os.utime(tmp_path / name, ns=(10**18, 10**18))
     with Dataset.open("v1", [str(tmp_path)], keys=keys) as v1:
         old = [bytes(v1.read(number).image) for number in range(8)]
         with open(tmp_path / name, "r+b") as file:  # in place: even the inode stays
-            file.write((odd_files / "datasets/stale/v2" / name).read_bytes())
+            file.write((corpus.folder / "datasets/stale/v2" / name).read_bytes())
         os.utime(tmp_path / name, ns=(10**18, 10**18))
         with pytest.raises(StorageError, match="changed in place"):
             v1.read(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from odd_corpus import Corpus
 
 from feeder.errors import BadShard, ConfigError, StorageError
 from feeder.records import RecordKeys, sharing
@@ -146,9 +147,9 @@ def test_every_truncation_and_many_bit_flips_are_noticed(shard: Path) -> None:
     assert noticed > 100
 
 
-def test_odd_arrow_files_are_not_taken_for_an_index(shard: Path, odd_files: Path) -> None:
-    for odd in sorted((odd_files / "arrow").iterdir()):
-        index_path(shard).write_bytes(odd.read_bytes())
+def test_odd_arrow_files_are_not_taken_for_an_index(shard: Path, corpus: Corpus) -> None:
+    for odd in corpus.of("arrow"):
+        index_path(shard).write_bytes(odd.data)
         with pytest.raises(IndexUnusable):
             load(shard)
         (index,) = ensure_indexes([shard], KEYS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odd_corpus import Corpus
 
 from feeder.cli import main
 from feeder.errors import BadShard, ConfigError
@@ -45,9 +46,9 @@ def test_compressed_shards_are_unpacked_as_they_are(shard: Path, tmp_path: Path)
     assert not [path for path in dst.iterdir() if path.name.startswith(".")]
 
 
-def test_every_odd_compressed_shard_gives_its_records(odd_files: Path, tmp_path: Path) -> None:
+def test_every_odd_compressed_shard_gives_its_records(corpus: Corpus, tmp_path: Path) -> None:
     found = [
-        odd_files / name
+        corpus.folder / name
         for name in (
             "tfrecord/ok.tfrecord.gz",
             "tfrecord/gzip_under_plain_name.tfrecord",
