@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ from cached_numbers import BUDGET, PIXELS, SEGMENT_BYTES, Numbers, OpenCache, ad
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from odd_corpus import Corpus
 
 import feeder
 from feeder.cache import Cache, Folder
@@ -302,6 +304,27 @@ def test_what_is_damaged_is_dropped_and_made_again(
     second.seal()
     assert held(second, ALL) == set(ALL)
     assert second.counters().dropped == 1
+
+
+def test_an_odd_arrow_file_in_place_of_a_segment_is_dropped_and_made_again(
+    corpus: Corpus, place: Path, caplog: pytest.LogCaptureFixture, open_cache: OpenCache
+) -> None:
+    for odd in corpus.of("arrow"):
+        with contextlib.closing(open_cache()) as first:
+            fill(first)
+        victim = sealed(place)[0]
+        victim.chmod(0o600)
+        victim.write_bytes(odd.data)
+        with contextlib.closing(open_cache()) as second:
+            lost = set(ALL) - held(second, ALL)
+            assert lost, odd.name
+            assert not victim.exists()
+            assert f"{victim}: dropped: " in caplog.text
+            for record in sorted(lost):
+                add(second, record)
+            second.seal()
+            assert held(second, ALL) == set(ALL)
+        caplog.clear()
 
 
 def test_leftovers_of_the_dead_go(open_cache: OpenCache, place: Path) -> None:

@@ -19,7 +19,7 @@ from made_images import flat_jpeg, rgb_of
 from feeder.records.example import encode_example
 from feeder.records.tfrecord import frame
 
-__all__ = ["shards"]
+__all__ = ["IMAGE", "LABEL", "shards", "tfrecord"]
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
 
@@ -57,6 +57,7 @@ def example(label: int) -> bytes:
 
 
 def tfrecord(payloads: Sequence[bytes]) -> bytes:
+    """A shard of these records."""
     parts = []
     for payload in payloads:
         before, after, _ = frame(payload)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from made_images import images
-from made_shards import shards
+from made_shards import IMAGE, LABEL, shards, tfrecord
+
+from feeder.records.example import encode_example
 
 __all__ = ["GROUPS", "SHARDS", "Corpus", "OddFile", "made", "read"]
 
@@ -80,6 +82,13 @@ class Corpus:
         assert set(groups) <= set(GROUPS)
         found = [file for file in self.files if file.group in groups]
         assert {file.group for file in found} == set(groups)
+        return found
+
+    def pack_images(self, path: Path) -> list[OddFile]:
+        """Writes a TFRecord of all images; the label of each is its number, which counts from 0."""
+        found = self.of("images")
+        records = [encode_example({IMAGE: image.data, LABEL: number}) for number, image in enumerate(found)]
+        path.write_bytes(tfrecord(records))
         return found
 
 
