@@ -73,10 +73,10 @@ def test_a_worker_does_not_start_with_what_it_cannot_serve(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--listen", "127.0.0.1:0", "--threads", "1", "--index-dir", str(tmp_path)]
-    refused = [file for file in corpus.of(*SHARDS) if file.refused]
+    refused = [file for file in corpus.of(*SHARDS) if file.unservable]
     assert len(refused) > 10
     for file in refused:
         assert main(["worker", "--dataset", f"odd={file.path}", *options]) == 2, file.name
         out, err = capsys.readouterr()
         assert out == ""
-        assert re.search(f"feeder: error: .*{file.refused}", err), (file.name, err)
+        assert re.search(f"feeder: error: .*{file.unservable}", err), (file.name, err)

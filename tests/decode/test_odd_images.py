@@ -105,8 +105,8 @@ def test_every_way_gives_the_same_pixels_or_the_same_error(odd_images, ways, por
             pixels, others = decode(portable, data, some[:SEVERAL], reduction=reduction)
             both = [mine is None is theirs for mine, theirs in zip(reasons, others, strict=False)]
             assert all(theirs for mine, theirs in zip(reasons, others, strict=False) if mine), name
-            # Noise is full of colours that no screen has, and then it matters when they are clipped. Images of
-            # a few pixels have several scales that give their reduced size, of which the twin takes one.
+            # Noise is full of colours that no screen has, and then it matters when they are clipped. And an
+            # image of a few pixels has several scales that give its reduced size; the twin takes one of them.
             noise = image.expect["kind"] != "decodes" and "pixels" not in image.expect
             if not noise and (reduction == 1 or 8 * reduction <= min(width, height)):
                 difference = np.abs(pixels[both].astype(np.int16) - expected[: len(pixels)][both])

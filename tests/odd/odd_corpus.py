@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,13 @@ class OddFile:
         return "" if self.records else "no record in any of its 1 shards"
 
     @property
+    def unservable(self) -> str:
+        """Of a shard that a worker does not start with: what the error says; else ""."""
+        if not self.refused and not any(record is not None for record in self.records):
+            return rf"none of its {len(self.records)} records can be used"
+        return self.refused
+
+    @property
     def records(self) -> list[Expected]:
         """Of a shard: what each of its records gives, with the one that stands for what is lost behind a break."""
         if self.path.name in NEIGHBOURS_MISSING:
@@ -85,8 +93,9 @@ class Corpus:
         return found
 
     def pack_images(self, path: Path) -> list[OddFile]:
-        """Writes a TFRecord of all images; the label of each is its number, which counts from 0."""
+        """Writes a TFRecord of all images, good and bad mixed; the label of each is its number, from 0."""
         found = self.of("images")
+        random.Random(0).shuffle(found)
         records = [encode_example({IMAGE: image.data, LABEL: number}) for number, image in enumerate(found)]
         path.write_bytes(tfrecord(records))
         return found
