@@ -16,8 +16,8 @@ from typing import Self
 import google_crc32c
 import pyarrow as pa
 
-from feeder.errors import ConfigError, StorageError
-from feeder.records.index import IndexBuilder, ShardIndex, ShardState
+from feeder.errors import BadShard, ConfigError, StorageError
+from feeder.records.index import MAX_SHARD_RECORDS, IndexBuilder, ShardIndex, ShardState
 from feeder.records.storage import retry
 from feeder.records.stream import MAX_RECORD_BYTES
 
@@ -173,19 +173,27 @@ class ImageFolder:
         return name
 
 
-def index_folder(path: Path, *, advance: Callable[[int], None] | None = None) -> ShardIndex:
+def index_folder(
+    path: Path, *, max_records: int = MAX_SHARD_RECORDS, advance: Callable[[int], None] | None = None
+) -> ShardIndex:
     """Reads every image of a folder once.
 
     Args:
         path: the folder.
+        max_records: a folder of more images is refused.
         advance: called with the number of bytes of each read; may raise to stop.
 
     Raises:
         ConfigError: see find_images().
+        BadShard: too many images.
         StorageError: the folder or an image cannot be read, or something changed meanwhile.
     """
     folder = ImageFolder.read(path)
-    builder = IndexBuilder()
+    if len(folder) > max_records:
+        raise BadShard(
+            f"{path}: has {len(folder)} images, more than {max_records}: make shards of it with `feeder pack`"
+        )
+    builder = IndexBuilder(max_records)
     for number, label in enumerate(folder.labels):
         file = path / os.fsdecode(folder.name(number))
         data = retry(lambda file=file: _read(file), str(file))  # type: ignore[misc]

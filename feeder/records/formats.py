@@ -10,7 +10,7 @@ from feeder.errors import BadShard, StorageError
 from feeder.records.ahead import AheadWindow
 from feeder.records.example import parse_example
 from feeder.records.folder import index_folder
-from feeder.records.index import IndexBuilder, ShardIndex, ShardState
+from feeder.records.index import MAX_SHARD_RECORDS, IndexBuilder, ShardIndex, ShardState
 from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
 from feeder.records.parquet import looks_like_parquet, scan_parquet
 from feeder.records.stream import (
@@ -36,6 +36,7 @@ def build_index(
     format_name: FormatName | None = None,
     sequential: bool = False,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    max_records: int = MAX_SHARD_RECORDS,
     advance: Callable[[int], None] | None = None,
     ahead: bool = False,
 ) -> ShardIndex:
@@ -47,17 +48,20 @@ def build_index(
         format_name: None finds it by the content.
         sequential: whether a shard that is compressed as a whole is welcome.
         max_record_bytes: a longer record counts as damage.
+        max_records: what is beyond counts as one bad record of a TFRecord or tar; others, which say how many
+            they have, are refused.
         advance: called with numbers of bytes read; may raise to stop.
         ahead: whether a thread of its own reads TFRecords and tars, for where a core is to spare.
 
     Raises:
-        BadShard: of no format that is read, of another than the one given, or compressed and not welcome.
+        BadShard: of no format that is read, of another than the one given, compressed and not welcome, or of
+            too many records.
         ConfigError: an image folder has no classes.
         StorageError: it cannot be read, or changed meanwhile.
     """
     if shard.is_dir():
-        return index_folder(shard, advance=advance)
-    builder = IndexBuilder()
+        return index_folder(shard, max_records=max_records, advance=advance)
+    builder = IndexBuilder(max_records)
     codec = ""
     try:
         file = open(shard, "rb", buffering=0)  # noqa: SIM115 (closed below; opening has an error of its own)

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from feeder.records.keys import BAD, FormatName
+from feeder.records.stream import Torn
 
-__all__ = ["COLUMNS", "IndexBuilder", "ShardIndex", "ShardState", "make_index"]
+__all__ = ["COLUMNS", "MAX_SHARD_RECORDS", "IndexBuilder", "ShardIndex", "ShardState", "make_index"]
 
 COLUMNS: dict[str, str] = {
     "offset": "<u8",
@@ -30,6 +31,10 @@ COLUMNS: dict[str, str] = {
     "unpacked": "<u4",
 }
 """The widest form of each column, which is also the one in the file."""
+
+MAX_SHARD_RECORDS = 1 << 24
+"""Records of one shard that are taken, twelve times those of ImageNet. An index in the making has 56 bytes for
+each, while a TFRecord can hold one in 16 bytes."""
 
 MAX_REASONS = 1000
 """Bad records of a shard whose reason is kept in full; the others keep it without the name of the sample."""
@@ -119,9 +124,15 @@ class ShardIndex:
 
 
 class IndexBuilder:
-    """Takes in the records of a shard in order."""
+    """Takes in the records of a shard in order.
 
-    def __init__(self) -> None:
+    Attributes:
+        max_records: one more, and the shard counts as broken there.
+    """
+
+    def __init__(self, max_records: int = MAX_SHARD_RECORDS) -> None:
+        self.max_records = max_records
+        self._most = max_records * _ROW.size
         self._rows = bytearray()
         self._reasons: dict[str, int] = {}
         self._damage: str | None = None
@@ -136,7 +147,13 @@ class IndexBuilder:
         image_bytes: int,
         unpacked: int = 0,
     ) -> None:
-        """One record; the arguments are those of ShardIndex."""
+        """One record; the arguments are those of ShardIndex.
+
+        Raises:
+            Torn: it is one too many.
+        """
+        if len(self._rows) >= self._most:
+            raise Torn(offset, f"has more than {self.max_records} records: cut it into smaller shards")
         self._rows += _ROW.pack(offset, length, label, crc, image_start, image_bytes, unpacked)
 
     def add_bad(self, offset: int, reason: str, about: str = "") -> None:
@@ -146,6 +163,9 @@ class IndexBuilder:
             offset: where it is.
             reason: why, in general.
             about: which sample, and what else is left out where there are too many.
+
+        Raises:
+            Torn: it is one too many.
         """
         for text, limit in ((f"{reason} {about}", MAX_REASONS), (reason, 2 * MAX_REASONS), (_ONE_MORE, None)):
             # A name in it may be of bytes that are no text.
@@ -158,7 +178,7 @@ class IndexBuilder:
     def tear(self, offset: int, reason: str) -> None:
         """The shard cannot be read from `offset` on; nothing comes after this."""
         self._damage = reason
-        self.add(offset, 0, BAD, 0, 0, 0)
+        self._rows += _ROW.pack(offset, 0, BAD, 0, 0, 0, 0)
 
     def index(self, format_name: FormatName, state: ShardState, codec: str = "") -> ShardIndex:
         """What was taken in."""

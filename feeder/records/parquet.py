@@ -83,6 +83,11 @@ def _scan(
     metadata = file.metadata
     if metadata.num_rows > max(_ROWS_ALWAYS, size * MAX_NULLS_A_BYTE):
         raise BadShard(f"{shard}: says it has {metadata.num_rows} rows in {size} bytes")
+    if metadata.num_rows > builder.max_records:
+        raise BadShard(
+            f"{shard}: has {metadata.num_rows} rows, more than {builder.max_records}: "
+            f"cut it into smaller shards"
+        )
     max_level = file.schema.column(image).max_definition_level
     codecs = set()
     for group in range(metadata.num_row_groups):

@@ -170,3 +170,31 @@ def test_keys_are_those_of_the_format(tmp_path: Path, shards: dict[str, bytes]) 
         ensure_indexes([path], RecordKeys(image="image/encoded"))
     with pytest.raises(ConfigError, match="two names"):
         RecordKeys(image="x", label="x")
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "webdataset"])
+def test_records_beyond_the_limit_are_one_bad_record(
+    tmp_path: Path, shards: dict[str, bytes], name: str
+) -> None:
+    """The index stops before it takes memory for them."""
+    path = tmp_path / "shard"
+    path.write_bytes(shards[name])
+    index = build_index(path, RecordKeys(), max_records=2)
+    assert index.label.tolist() == [0, 1, -1]
+    assert index.damage == "has more than 2 records: cut it into smaller shards"
+    assert build_index(path, RecordKeys(), max_records=3).damage is None
+
+
+def test_a_shard_that_says_it_has_too_many_records_is_refused(
+    tmp_path: Path, shards: dict[str, bytes]
+) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(shards["parquet"])
+    folder = tmp_path / "photos"
+    for number in range(3):
+        (folder / "cat").mkdir(parents=True, exist_ok=True)
+        (folder / "cat" / f"{number}.jpg").write_bytes(b"image")
+    for shard, said in ((path, "has 3 rows, more than 2"), (folder, "has 3 images, more than 2")):
+        with pytest.raises(BadShard, match=said):
+            build_index(shard, RecordKeys(), max_records=2)
+        assert len(build_index(shard, RecordKeys(), max_records=3)) == 3
