@@ -33,8 +33,8 @@ COLUMNS: dict[str, str] = {
 """The widest form of each column, which is also the one in the file."""
 
 MAX_SHARD_RECORDS = 1 << 24
-"""Records of one shard that are taken, twelve times those of ImageNet. An index in the making has 56 bytes for
-each, while a TFRecord can hold one in 16 bytes."""
+"""Records of one shard that are taken, twelve times those of ImageNet. An index in the making has 56 bytes
+for each, while a TFRecord can hold one in 16 bytes."""
 
 MAX_REASONS = 1000
 """Bad records of a shard whose reason is kept in full; the others keep it without the name of the sample."""

@@ -17,7 +17,7 @@ OUTPUT = (24, 31)
 # that are off by more than 8. Wider than in test_oracle, as a window may be one row of the hardest chroma.
 TWIN_MEAN, TWIN_FAR = 1.5, 0.05
 
-SEVERAL = 16
+SEVERAL = 10
 """Windows that are tried at every scale."""
 
 
@@ -38,18 +38,18 @@ def decode(decoder, data, windows, *, reduction=1, **settings):
 
 
 def windows_of(image, width, height):
-    """The whole, strips that end at one row after another, any, and those of the manifest."""
+    """The whole, strips that end at one row after another, any, and some of the manifest; 3 where large."""
     random = np.random.default_rng(width + height)
     if width * height > 1 << 20:
         return [(0, 0, width, height), (width - 99, height - 99, 99, 99), (width // 2, 7, 300, 200)]
     found = [(0, 0, width, height)]
-    for bottom in range(1, height + 1, max(1, height // 12)):
+    for bottom in range(1, height + 1, max(1, height // 8)):
         found += [(0, 0, width, bottom), (width // 3, bottom - 1, max(1, width // 3), 1)]
     for _ in range(10):
         w, h = int(random.integers(1, width + 1)), int(random.integers(1, height + 1))
         x, y = int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1))
         found.insert(int(random.integers(1, len(found))), (x, y, w, h))
-    return found + [tuple(crop) for crop in image.expect.get("crops", [])]
+    return found + [tuple(crop) for crop in image.expect.get("crops", [])[::4]]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_every_way_gives_the_same_pixels_or_the_same_error(odd_images, ways, por
             assert first.keep([data], np.ones(1, np.uint8)) == [None]
             continue
         windows = windows_of(image, width, height)
-        for reduction in (1, 2, 4, 8):
+        for reduction in (1, 2, 4, 8) if len(windows) > 3 else (1, 8):
             some = windows if reduction == 1 else windows[:SEVERAL]
             expected, reasons = decode(first, data, some, reduction=reduction)
             for decoder in ways[1:]:

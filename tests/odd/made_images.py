@@ -94,6 +94,17 @@ def exif(orientation: int) -> bytes:
     return b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">HHHIHHI", 1, 0x0112, 3, 1, orientation, 0, 0)
 
 
+def ids_from_zero(marker: int, segment: bytes) -> bytes:
+    """A change of segments: components are numbered from 0."""
+    step, first = (3, 10) if marker == 0xC0 else (2, 5)
+    if marker not in (0xC0, 0xDA):
+        return segment
+    changed = bytearray(segment)
+    for number in range(3):
+        changed[first + step * number] = number
+    return bytes(changed)
+
+
 def crops(width: int, height: int) -> list[list[int]]:
     """Windows at and around the edges of MCUs, and at the edges of the image."""
     found = [[x, y, 29, 21] for x in (0, 1, 15, 16, 17, 33) for y in (0, 1, 7, 8, 9, 15, 16, 17)]
@@ -174,20 +185,13 @@ def _odd() -> Iterator[Made]:
         "cmyk_without_adobe_marker.jpg",
         rebuilt(cmyk, lambda marker, segment: b"" if marker == 0xEE else segment),
     )
-    yield _decodes(
-        "rgb_adobe0.jpg", saved(Image.fromarray(picture), "JPEG", quality=95, keep_rgb=True, subsampling=0)
-    )
+    # Either tells the colours alone: the Adobe marker, or the components' ids, which are 'R', 'G' and 'B'.
+    rgb = saved(Image.fromarray(picture), "JPEG", quality=95, keep_rgb=True, subsampling=0)
+    yield _decodes("rgb_adobe0_and_ids.jpg", rgb)
+    yield _decodes("rgb_by_ids.jpg", rebuilt(rgb, lambda marker, segment: b"" if marker == 0xEE else segment))
+    yield _decodes("rgb_adobe0.jpg", rebuilt(rgb, ids_from_zero))
 
-    def from_zero(marker: int, segment: bytes) -> bytes:
-        step, first = (3, 10) if marker == 0xC0 else (2, 5)
-        if marker not in (0xC0, 0xDA):
-            return segment
-        changed = bytearray(segment)
-        for number in range(3):
-            changed[first + step * number] = number
-        return bytes(changed)
-
-    yield _decodes("ycc_ids_0_1_2.jpg", rebuilt(plain, from_zero))
+    yield _decodes("ycc_ids_0_1_2.jpg", rebuilt(plain, ids_from_zero))
     yield _decodes(
         "sof1_8bit.jpg",
         rebuilt(plain, lambda marker, segment: b"\xff\xc1" + segment[2:] if marker == 0xC0 else segment),

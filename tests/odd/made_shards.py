@@ -137,6 +137,28 @@ def _tfrecords() -> Iterator[Made]:
     ):
         records = [*good(0), middle, *good(1)]
         yield f"tfrecord/example_{name}.tfrecord", _between(payload), expect(records)
+    mixed = [
+        example(0),
+        encode_example({IMAGE: flat_jpeg(1)[:-20], LABEL: 1}),
+        example(2),
+        encode_example({IMAGE: b"<html>", LABEL: 3}),
+        encode_example({LABEL: 4}),
+        example(5),
+    ]
+    yield (
+        "tfrecord/mixed_good_and_bad.tfrecord",
+        tfrecord(mixed),
+        expect(
+            [
+                *good(0),
+                error("truncated"),
+                *good(2),
+                error("not decodable"),
+                error("image missing"),
+                *good(5),
+            ]
+        ),
+    )
     late = encode_example({IMAGE: flat_jpeg(2) + bytes(5 << 20), LABEL: 2})
     yield "tfrecord/record_over_4mb.tfrecord", _between(late), expect(good(0, 2, 1))
 

@@ -20,7 +20,7 @@ SHARDS = ("tfrecord", "webdataset", "parquet", "datasets")
 GROUPS = ("images", *SHARDS, "arrow")
 
 NEIGHBOURS_MISSING = {"dotted_basename.tar": 1, "unsorted_pairs.tar": 4}
-"""Tars in which WebDataset's rules of naming and grouping find so many samples, each without its other half."""
+"""Tars in which WebDataset's rules of naming and grouping find so many samples, none with its other half."""
 
 Expected = dict[str, Any] | None
 """Label, and perhaps the colour (rgb) of a record; None: the record is bad."""
@@ -66,7 +66,7 @@ class OddFile:
 
     @property
     def records(self) -> list[Expected]:
-        """Of a shard: what each of its records gives, with the one that stands for what is lost behind a break."""
+        """Of a shard: what each of its records gives, and the one that stands for what a break has lost."""
         if self.path.name in NEIGHBOURS_MISSING:
             return [None] * NEIGHBOURS_MISSING[self.path.name]
         if "count" in self.expect:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,10 +17,13 @@ import pytest
 import simplejpeg
 
 import feeder
+from feeder.cli.service import _describe
 from feeder.records.tfrecord import frame
+from feeder.wire.address import parse_address
 
 READY = "feeder worker listening on "
 START_TIMEOUT_S = 60.0
+FILL_TIMEOUT_S = 60.0
 RECORDS = 120
 
 ROOT = Path(feeder.__file__).resolve().parent.parent
@@ -145,6 +149,19 @@ def pair(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     start = next(starter)
     yield start(shards), start(shards)
     next(starter, None)
+
+
+@pytest.fixture
+def wait_for_cache() -> Callable[[Worker, int], None]:
+    """Waits until a worker has put so many images into its cache, and they are served."""
+
+    def wait(worker: Worker, images: int) -> None:
+        deadline_s = time.monotonic() + FILL_TIMEOUT_S
+        while (cache := _describe(parse_address(worker.address)).cache).filled < images or not cache.bytes:
+            assert time.monotonic() < deadline_s, cache
+            time.sleep(0.05)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import time
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -26,7 +25,6 @@ KEYS = RecordKeys(label_base=0)
 SIZE = 40
 BATCH = 8
 COLOUR_TOLERANCE = 6
-FILL_S = 60.0
 
 
 def images_of(dataset: Dataset) -> list[np.ndarray | str]:
@@ -109,16 +107,11 @@ def check_shards(client: feeder.Client, served: Iterable[tuple[str, OddFile]]) -
                 assert np.abs(middle - wanted["rgb"]).max() <= COLOUR_TOLERANCE, file.name
 
 
-def wait_until(reached: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + FILL_S
-    while not reached():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("decoder", ["native", "portable"])
 def test_every_odd_file_end_to_end(
-    corpus: Corpus, tmp_path: Path, start_worker: Callable[..., Any], decoder: str
+    corpus: Corpus,
+    tmp_path: Path,
+    start_worker: Callable[..., Any],
+    wait_for_cache: Callable[[Any, int], None],
 ) -> None:
     """Story: one worker serves all images as one data set, and each shard as one of its own. A client takes
     all images whole, then two epochs of crops, then all images again, now from cache and seek points; then
@@ -127,16 +120,14 @@ def test_every_odd_file_end_to_end(
     Result: what this process makes of the same files without either; what is bad is masked or replaced, and
     named; the worker logs a few lines and goes on.
     """
-    if decoder == "native":
-        pytest.importorskip("feeder.decode._kernel")
+    pytest.importorskip("feeder.decode._kernel", reason="seek points and the cache are the native decoder's")
     images = corpus.pack_images(tmp_path / "images")
     served = [
         (f"shard-{number}", file) for number, file in enumerate(corpus.of(*SHARDS)) if not file.unservable
     ]
     flags = list(itertools.chain(*(("--dataset", f"{name}={file.path}") for name, file in served)))
-    flags += ["--label-base", "0", "--index-dir", str(tmp_path / "indexes"), "--decoder", decoder]
-    if decoder == "native":
-        flags += ["--cache-bytes", "256MiB", "--cache-dir", str(tmp_path / "cache")]
+    flags += ["--label-base", "0", "--index-dir", str(tmp_path / "indexes")]
+    flags += ["--cache-bytes", "256MiB", "--cache-dir", str(tmp_path / "cache")]
     worker = start_worker(tmp_path / "images", *flags, name="images")
 
     def counters() -> Any:
@@ -148,23 +139,17 @@ def test_every_odd_file_end_to_end(
     ):
         expected = images_of(dataset)
         assert len(expected) == len(images)
-        if decoder == "native":
-            check_whole(client, expected)
-            slots, replaced = train_steps(client, dataset)
-            assert slots >= 2 * (len(images) - BATCH)
-            assert replaced > 10
-            wait_until(lambda: counters().cache.filled > len(images) // 2 and counters().cache.bytes > 0)
-            check_whole(client, expected)
-            after = counters()
-            assert after.cache.hits > len(images) // 2
-            stream = client.stream("images", batch_size=len(images), image_size=SIZE, on_bad="fail")
-            with stream, pytest.raises(BadRecord, match=r"images: record \d+: .{8}"):
-                next(stream)
-        else:
-            came, ledger = whole_pass(client, "images")
-            assert ledger.totals.delivered + ledger.totals.masked == len(images)
-            stricter = {label for label, _ in came}
-            assert stricter <= {number for number, one in enumerate(expected) if not isinstance(one, str)}
+        check_whole(client, expected)
+        slots, replaced = train_steps(client, dataset)
+        assert slots >= 2 * (len(images) - BATCH)
+        assert replaced > 10
+        wait_for_cache(worker, len(images) // 2)
+        check_whole(client, expected)
+        after = counters()
+        assert after.cache.hits > len(images) // 2
+        stream = client.stream("images", batch_size=len(images), image_size=SIZE, on_bad="fail")
+        with stream, pytest.raises(BadRecord, match=r"images: record \d+: .{8}"):
+            next(stream)
         check_shards(client, served)
     assert counters().counters.bad_records > 0
     worker.signal(signal.SIGTERM)
