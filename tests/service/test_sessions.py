@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import threading
@@ -239,3 +240,22 @@ def test_a_forked_child_gets_a_clear_error_and_the_parent_goes_on(pair: Any, run
     assert "cannot be used after fork" in out
     assert "call feeder.connect in the child" in out
     assert out.rstrip().endswith("in time: True")
+
+
+def test_streams_are_read_inside_running_event_loops_of_several_threads(
+    both: feeder.Client, digest_batches: Callable[..., list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Pitfall P18: a notebook is a running loop, too.
+    async def read(found: list[list[str]]) -> None:
+        with both.stream("data", **SMALL, epochs=1) as stream:
+            found.append(digest_batches(stream))
+
+    found: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: asyncio.run(read(found))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(read(found))
+    for thread in threads:
+        thread.join()
+    assert found == [found[0]] * 3
+    assert capfd.readouterr() == ("", "")
