@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 
 import feeder
@@ -210,6 +211,27 @@ def test_no_worker_at_all() -> None:
         WorkerUnavailable, match=r"no worker answered within 0.5 s: .*127.0.0.1:9 .*start one"
     ):
         feeder.connect("127.0.0.1:9", timeout_s=0.5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_thousand_tries_at_a_closed_port_leave_nothing() -> None:
+    with socket.socket() as closed:  # bound and never listening: nobody else takes the port meanwhile
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        process = psutil.Process()
+
+        def tries(count: int) -> tuple[int, int, int]:
+            for _ in range(count):
+                with pytest.raises(WorkerUnavailable):
+                    feeder.connect(address, timeout_s=0.05)
+            return process.num_fds(), process.num_threads(), process.memory_info().rss
+
+        fds, threads, rss = tries(100)
+        fds_after, threads_after, rss_after = tries(1000)
+    assert fds_after <= fds + 8
+    assert threads_after <= threads + 16  # gRPC's pool of native threads breathes
+    assert rss_after <= rss + (32 << 20)
 
 
 def test_a_name_that_does_not_resolve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -45,3 +46,37 @@ def test_memory_is_flat_over_epochs_of_real_files(
     assert median(resident[-late:]) <= median(resident[SETTLED : SETTLED + late]) + SLACK_BYTES
     assert max(descriptors[SETTLED:]) == min(descriptors[SETTLED:])
     assert max(threads[SETTLED:]) <= max(threads[:SETTLED])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_cache_that_is_full_stays_as_it_is_over_epochs(
+    imagenet_sample: Path,
+    tmp_path: Path,
+    start_worker: Callable[..., Any],
+    wait_for_cache: Callable[[Any, int], None],
+) -> None:
+    pytest.importorskip("feeder.decode._kernel", reason="the cache is the native decoder's")
+    shards, cache = tmp_path / "shards", tmp_path / "cache"
+    pack(imagenet_sample, shards, shards=4)
+    worker = start_worker(shards, "--cache-bytes", "1GiB", "--cache-dir", str(cache), "--warm")
+    wait_for_cache(worker, 500)
+    deadline_s = time.monotonic() + 60
+    while "cache: warmed up: " not in worker.log.read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    process = psutil.Process(worker.process.pid)
+    seen = []
+    with feeder.connect(worker.address) as client:
+        stream = client.stream("data", batch_size=60, epochs=14, image_size=64)
+        for number, _ in enumerate(stream, 1):
+            if number % 10 == 0:
+                segments = sorted(path.name for path in cache.glob("*.arrow"))
+                memory = process.memory_info()
+                own = memory.rss - memory.shared  # not what is mapped of the segments
+                seen.append((own, process.num_fds(), process.num_threads(), segments))
+    settled = seen[SETTLED:]
+    assert len(settled) == 10
+    assert max(one[0] for one in settled) <= settled[0][0] + 2 * SLACK_BYTES
+    for part in (1, 2, 3):
+        assert all(one[part] == settled[0][part] for one in settled), part
