@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -109,6 +110,9 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    # NumPy comes with a pool of a thread for each CPU, whatever the quota, for which a worker has no use.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     from feeder.cache import parse_size
     from feeder.wire.address import parse_listen
     from feeder.worker import WorkerConfig, serve

@@ -80,6 +80,29 @@ def test_port_in_use(start_worker: Callable[..., Any], shards: Path) -> None:
     assert line.startswith(f"feeder: error: cannot listen on 127.0.0.1:{port}: another process listens")
 
 
+def test_a_port_with_a_worker_on_it_is_in_use(start_worker: Callable[..., Any], shards: Path) -> None:
+    address = start_worker().address
+    line = failed_start("--dataset", f"bad={shards / 'bad'}", "--listen", address)
+    assert line.startswith(f"feeder: error: cannot listen on {address}: another process listens")
+
+
+def test_libraries_start_no_threads_of_their_own() -> None:
+    """OpenBLAS would, one for each CPU; gRPC's and Arrow's, which have names, are few."""
+    script = (
+        "import os\n"
+        "from feeder.cli import main\n"
+        "main(['worker', '--dataset', 'x=/nowhere', '--listen', '127.0.0.1:0'])\n"
+        "assert 'numpy' in __import__('sys').modules\n"
+        "names = [open(f'/proc/self/task/{task}/comm').read() for task in os.listdir('/proc/self/task')]\n"
+        "print(names.count(open('/proc/self/comm').read()))\n"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=unset, cwd=ROOT, capture_output=True, timeout=60
+    )
+    assert done.stdout == b"1\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("dataset", "listen", "message"),
     [
