@@ -10,6 +10,7 @@ import pytest
 
 from feeder.decode import SeekPoints, decode_crop
 from feeder.errors import DataError
+from feeder.order import eval_windows, train_windows
 
 OUTPUT = (24, 31)
 
@@ -183,17 +184,19 @@ def test_crops_of_the_manifest(native, one, odd_images):
             assert np.array_equal(pixels, full[y : y + h, x : x + w]), (image.name, x, y, w, h)
 
 
-def test_any_size_gives_the_size_that_was_asked_for(decoder, one, odd_images):
-    random = np.random.default_rng(5)
+@pytest.mark.parametrize("sampler", ["torchvision", "inception"])
+def test_any_size_gives_the_size_that_was_asked_for(decoder, odd_images, sampler):
+    """With the windows of training and of evaluation."""
+    draws = 200
     for image in odd_images:
         if "/size_" not in image.name:
             continue
-        width, height = image.expect["width"], image.expect["height"]
-        for _ in range(5):
-            w, h = int(random.integers(1, width + 1)), int(random.integers(1, height + 1))
-            x, y = int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1))
-            _, reason = one(decoder, image.data, (x, y, w, h), (24, 24))
-            assert reason is None, (image.name, reason)
+        sizes = np.tile(np.int32([[image.expect["width"], image.expect["height"]]]), (draws, 1))
+        windows, _ = train_windows(sampler, 5, 0, np.arange(draws), sizes)
+        few = windows[: draws if sizes.max() < 1000 else 20]
+        windows = np.concatenate([few, eval_windows(sampler, 24, sizes[:1])])
+        _, reasons = decode(decoder, image.data, windows)
+        assert set(reasons) == {None}, image.name
 
 
 def test_bombs_are_refused_before_they_cost_anything(decoder, one, odd_images):
