@@ -38,8 +38,8 @@ class Limits:
 
     Attributes:
         max_bytes: encoded bytes of one image.
-        max_pixels: width x height; 2**27 lets a 100-megapixel photo pass and bounds one decoded image by 400
-            MB.
+        max_pixels: width x height; 2**27 lets a 100-megapixel photo pass, and bounds what decoding one image
+            takes by 0.8 GB for a progressive JPEG and 1.8 GB for CMYK and other formats.
         max_scans: scans of a progressive file; encoders write about 10, a bomb hundreds.
     """
 

@@ -25,15 +25,23 @@ _OPENERS: dict[Format, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
 }
 
 
-def decode_other(data: bytes | memoryview, header: ImageHeader) -> npt.NDArray[np.uint8]:
+def decode_other(
+    data: bytes | memoryview, header: ImageHeader, window: tuple[int, int, int, int]
+) -> npt.NDArray[np.uint8]:
     """Decodes a PNG, GIF, WebP or BMP: the first frame, alpha dropped as Pillow's convert("RGB") does.
 
+    Args:
+        data: encoded bytes.
+        header: of the image.
+        window: (x, y, width, height) in pixels, within the image; no more is converted.
+
     Returns:
-        uint8 [height, width, 3].
+        uint8 [height, width, 3], the window; read-only.
 
     Raises:
         DataError: the bytes are damaged.
     """
+    x, y, width, height = window
     try:
         with _OPENERS[header.format](io.BytesIO(data)) as image:
             if image.size != (header.width, header.height):
@@ -44,10 +52,12 @@ def decode_other(data: bytes | memoryview, header: ImageHeader) -> npt.NDArray[n
             image.load()
             # What becomes transparent plays no part in RGB, and converting it is what Pillow warns about.
             image.info.pop("transparency", None)
-            if image.mode.startswith("I"):
-                high = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+            cut = image if window == (0, 0, *image.size) else image.crop((x, y, x + width, y + height))
+            if cut.mode.startswith("I"):
+                high = (np.asarray(cut).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
                 return np.repeat(high[:, :, None], 3, axis=2)
-            return np.array(image.convert("RGB"))
+            rgb = cut.convert("RGB")
+        return np.asarray(rgb)
     except DataError:
         raise
     except MemoryError:
@@ -56,19 +66,25 @@ def decode_other(data: bytes | memoryview, header: ImageHeader) -> npt.NDArray[n
         raise DataError(f"damaged {header.format}: {error}") from None
 
 
-def decode_cmyk(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
-    """Decodes a CMYK or YCCK JPEG to uint8 [height, width, 3] by Pillow's rule.
+def decode_cmyk(data: bytes | memoryview, window: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+    """Decodes a window of a CMYK or YCCK JPEG by Pillow's rule.
 
     The rule: ink is stored inverted, as Adobe does, whatever the markers say; then R = (255 - C) (255 - K) /
     255.
 
+    Args:
+        data: encoded bytes.
+        window: (x, y, width, height) in pixels, within the image; no more is converted.
+
+    Returns:
+        uint8 [height, width, 3], the window; read-only.
+
     Raises:
         DataError: the bytes are damaged.
     """
-    inverted = decode_jpeg(data, "CMYK")
-    return np.array(
-        Image.frombuffer("CMYK", inverted.shape[1::-1], 255 - inverted, "raw", "CMYK", 0, 1).convert("RGB")
-    )
+    x, y, width, height = window
+    ink = 255 - decode_jpeg(data, "CMYK")[y : y + height, x : x + width]
+    return np.asarray(Image.frombuffer("CMYK", (width, height), ink, "raw", "CMYK", 0, 1).convert("RGB"))
 
 
 def decode_jpeg(

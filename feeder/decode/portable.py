@@ -64,10 +64,11 @@ def decode_window(
         x, y, width, height = window
         if x + width > header.width or y + height > header.height:
             return f"window {window} is not within the image of {header.width} x {header.height} pixels"
-        if header.format != "JPEG":
-            pixels, reduction = decode_other(data, header), 1
-        elif header.components == 4:
-            pixels, reduction = decode_cmyk(data), 1
+        if header.format != "JPEG" or header.components == 4:
+            pixels = (
+                decode_cmyk(data, window) if header.format == "JPEG" else decode_other(data, header, window)
+            )
+            window, reduction = (0, 0, width, height), 1
         elif reduction == 1:
             pixels = decode_jpeg(data)
         else:
