@@ -35,6 +35,17 @@ def test_every_mode_of_png_gives_rgb(decoder, one, picture, mode):
         assert pixels[15, 31].tolist() == [255, 255, 255]
     else:
         assert np.array_equal(pixels, np.asarray(image.convert("RGB")))
+    cut, reason = one(decoder, buffer.getvalue(), (7, 3, 21, 12))
+    assert reason is None
+    assert np.array_equal(cut, pixels[3:15, 7:28])
+
+
+def test_a_window_of_cmyk_is_the_cut_of_the_whole(decoder, one, picture, encode):
+    data = encode(picture(64, 48), "cmyk")
+    whole, _ = one(decoder, data, (0, 0, 64, 48))
+    cut, reason = one(decoder, data, (7, 3, 21, 12))
+    assert reason is None
+    assert np.array_equal(cut, whole[3:15, 7:28])
 
 
 @pytest.mark.parametrize("kind", ["png", "gif", "webp", "bmp"])
