@@ -9,6 +9,7 @@ as its own is an error.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
@@ -27,6 +28,27 @@ MAX_EPOCHS = 1000
 """Finished epochs that are kept one by one; the totals hold all."""
 MAX_BAD = 100
 """Bad records that are kept by name."""
+MAX_KINDS = 50
+"""Kinds of reasons that are counted apart; the others are counted as OTHER."""
+OTHER = "other reasons"
+
+# What tells one record from the next: where it is, its name, bytes that came, numbers, checksums.
+_PARTICULAR = (
+    (re.compile(r"^at offset \d+: "), ""),
+    (re.compile(r" *\([^()]*\)"), ""),
+    (re.compile(r"\bb'[^']*'|\bb\"[^\"]*\""), "b'...'"),
+    (re.compile(r"\b(?:[0-9a-f]{8}|0x[0-9A-Fa-f]+|\d+)\b"), "N"),
+)
+
+
+def kind_of(reason: str) -> str:
+    """A reason without what tells one record from the next, so that it can be counted; at most 100 letters.
+
+    "JPEG of 12 bits a sample, only 8 are supported" is "JPEG of N bits a sample, only N are supported".
+    """
+    for pattern, instead in _PARTICULAR:
+        reason = pattern.sub(instead, reason)
+    return reason.strip()[:100]
 
 
 class SlotStatus(IntEnum):
@@ -126,6 +148,7 @@ class Ledger:
         self._past = EpochCounts()
         self._bad: dict[int, dict[str, Any]] = {}
         self._bad_not_listed = 0
+        self._bad_reasons: dict[str, int] = {}
         lengths = np.diff(self._starts)
         # Under "wrap" the pass of each lane, and how many of its records are still to come.
         self._passes = taken // np.maximum(lengths, 1)
@@ -226,11 +249,16 @@ class Ledger:
 
     def note_bad(self, record: int, shard: str, index: int, reason: str) -> None:
         """Names a bad record. The first 100 are listed, with how often they were found; others are
-        counted.
+        counted. All are counted by reason, too.
         """
         if record in self._bad:
             self._bad[record]["times"] += 1
-        elif len(self._bad) < MAX_BAD:
+            return
+        kind = kind_of(reason)
+        if kind not in self._bad_reasons and len(self._bad_reasons) >= MAX_KINDS:
+            kind = OTHER
+        self._bad_reasons[kind] = self._bad_reasons.get(kind, 0) + 1
+        if len(self._bad) < MAX_BAD:
             self._bad[record] = {
                 "record": record,
                 "shard": shard,
@@ -252,6 +280,7 @@ class Ledger:
             "current": {"epoch": self._epoch, **self._counts.to_dict(), "remaining": self._counts.remaining},
             "bad": list(map(dict, self._bad.values())),
             "bad_not_listed": self._bad_not_listed,
+            "bad_reasons": dict(self._bad_reasons),
         }
 
     def __str__(self) -> str:

@@ -216,12 +216,40 @@ def test_account_as_json_and_as_one_line() -> None:
         "reason": "crc differs",
         "times": 151,
     }
+    assert saved["bad_reasons"] == {"crc differs": 150}
     assert saved["finished"][0]["epoch"] == 0
     line = str(ledger)
     assert "\n" not in line
     for part in ("0 lost, 0 repeated", "2 dropped", "150 bad records"):
         assert part in line
     assert repr(ledger) == f"<Ledger: {line}>"
+
+
+def test_reasons_are_counted_without_what_is_particular_to_a_record() -> None:
+    ledger = Ledger(make())
+    reasons = [
+        "at offset 2560: no label (cls;json), but jpg (sample '000001')",
+        "at offset 512: no label (cls;json), but jpg (sample '000000')",
+        "crc32c of the payload is ff24d969, the shard says 2747a653 (817 bytes, stored at offset 12)",
+        "crc32c of the payload is 1f24d969, the shard says a747a653 (81 bytes, stored at offset 1)",
+        "JPEG of 12 bits a sample, only 8 are supported",
+        "not an image: starts with b'<html>'",
+    ]
+    for record, reason in enumerate(reasons):
+        ledger.note_bad(record, "train-00000", record, reason)
+        ledger.note_bad(record, "train-00000", record, reason)
+    assert ledger.to_dict()["bad_reasons"] == {
+        "no label, but jpg": 2,
+        "crc32c of the payload is N, the shard says N": 2,
+        "JPEG of N bits a sample, only N are supported": 1,
+        "not an image: starts with b'...'": 1,
+    }
+    for record in range(10, 1000):
+        ledger.note_bad(record, "train-00000", record, f"{chr(0x4E00 + record)} is wrong")
+    counted = ledger.to_dict()["bad_reasons"]
+    assert len(counted) == 51
+    assert counted["other reasons"] == 990 - 46
+    assert sum(counted.values()) == 996
 
 
 def test_one_bad_record_is_one() -> None:

@@ -74,6 +74,11 @@ def test_counts_are_equal_whatever_the_shards_hold(client: feeder.Client) -> Non
     replaced = parts(client, "mixed", 2, 1, epochs=2)
     assert [len(labels(batches)) for batches in replaced] == [6, 6]
     assert {label for batches in replaced for label in labels(batches)} == {0, 2, 5}
+    with client.stream("mixed", batch_size=2, image_size=16, augment="eval") as stream:
+        assert labels(list(stream)) == [0, 2, 5]
+        account = stream.ledger().to_dict()
+    assert (account["totals"]["masked"], len(account["bad"])) == (3, 3)
+    assert sorted(account["bad_reasons"].values()) == [1, 1, 1]
 
 
 def test_a_data_set_that_was_replaced_is_never_served_from_the_cache(
