@@ -78,6 +78,14 @@ bool lacks_scans(const jpeg_decompress_struct &info) {
   return false;
 }
 
+// libjpeg makes gray of a component that had no scan. It notes a component's quantization table at its first scan.
+bool lacks_component(const jpeg_decompress_struct &info) {
+  for (int component = 0; component < info.num_components; ++component) {
+    if (info.comp_info[component].quant_table == nullptr) return true;
+  }
+  return false;
+}
+
 #if JPEG_LIB_VERSION >= 70  // libjpeg-turbo with the later of libjpeg's interfaces
 int scaled_size(const jpeg_component_info &component) { return component.DCT_v_scaled_size; }
 int scaled_size(const jpeg_decompress_struct &info) { return info.min_DCT_v_scaled_size; }
@@ -168,6 +176,10 @@ feeder_status decode_rows(Run *run, const feeder_header &header, int reduction, 
   jpeg_start_decompress(&info);
   if (run->source.exhausted && !header.one_scan && lacks_scans(info)) {
     std::snprintf(errors->reason, FEEDER_REASON_BYTES, "ends before its last scan");
+    return FEEDER_DAMAGED;
+  }
+  if (lacks_component(info)) {
+    std::snprintf(errors->reason, FEEDER_REASON_BYTES, "has no scan of one of its components");
     return FEEDER_DAMAGED;
   }
 
