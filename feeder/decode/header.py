@@ -8,7 +8,7 @@ bytes claim.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from feeder.errors import DataError
@@ -65,6 +65,8 @@ class ImageHeader:
         width, height: pixels, at least 1.
         components: colour components of a JPEG (1, 3 or 4); 0 for other formats.
         scans: scans of a JPEG that has several; 1 otherwise.
+        process: second byte of the frame marker of a JPEG, such as 0xC2; 0 for other formats.
+        scan_at: offset of the marker of a JPEG's first scan.
     """
 
     format: Format
@@ -72,6 +74,18 @@ class ImageHeader:
     height: int
     components: int = 0
     scans: int = 1
+    process: int = 0
+    scan_at: int = 0
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether a JPEG is coded arithmetically."""
+        return self.process in _ARITHMETIC
+
+    @property
+    def is_progressive(self) -> bool:
+        """Whether a JPEG refines its coefficients from scan to scan."""
+        return self.process in _PROGRESSIVE
 
 
 def read_header(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> ImageHeader:
@@ -179,7 +193,8 @@ def _jpeg(data: bytes | memoryview) -> ImageHeader:
         elif marker == 0xDA:
             if frame is None:
                 raise DataError("JPEG with a scan before its frame header")
-            return _check_scans(view, at + length, frame, process, in_scan=view[at + 2])
+            frame = replace(frame, process=process, scan_at=at - 2)
+            return _check_scans(view, at + length, frame, in_scan=view[at + 2])
         at += length
 
 
@@ -198,12 +213,12 @@ def _frame(segment: memoryview, marker: int) -> ImageHeader:
     return ImageHeader("JPEG", width, height, components)
 
 
-def _check_scans(view: memoryview, at: int, frame: ImageHeader, process: int, in_scan: int) -> ImageHeader:
+def _check_scans(view: memoryview, at: int, frame: ImageHeader, in_scan: int) -> ImageHeader:
     """The frame with its count of scans, after checking that so many pixels can lie in so few bytes."""
-    progressive = process in _PROGRESSIVE
+    progressive = frame.is_progressive
     pixels = frame.width * frame.height
     capacity = len(view) * (_PIXELS_PER_BYTE_PROGRESSIVE if progressive else _PIXELS_PER_BYTE)
-    if process not in _ARITHMETIC and pixels > capacity + _SMALL_PIXELS:
+    if not frame.is_arithmetic and pixels > capacity + _SMALL_PIXELS:
         raise DataError(
             f"JPEG claims {frame.width} x {frame.height} pixels, more than its {len(view)} bytes can hold"
         )
@@ -212,4 +227,4 @@ def _check_scans(view: memoryview, at: int, frame: ImageHeader, process: int, in
     # Entropy-coded data never holds FF DA, so that counting bytes counts scans (and, harmlessly, those of a
     # thumbnail in a late APP segment).
     scans = 1 + bytes(view[at:]).count(b"\xff\xda")
-    return ImageHeader("JPEG", frame.width, frame.height, frame.components, scans)
+    return replace(frame, scans=scans)

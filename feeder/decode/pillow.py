@@ -11,6 +11,7 @@ import simplejpeg
 from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, WebPImagePlugin
 
 from feeder.decode.header import Format, ImageHeader
+from feeder.decode.scans import missing
 from feeder.errors import DataError
 
 __all__ = ["decode_cmyk", "decode_other"]
@@ -66,7 +67,9 @@ def decode_other(
         raise DataError(f"damaged {header.format}: {error}") from None
 
 
-def decode_cmyk(data: bytes | memoryview, window: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+def decode_cmyk(
+    data: bytes | memoryview, header: ImageHeader, window: tuple[int, int, int, int]
+) -> npt.NDArray[np.uint8]:
     """Decodes a window of a CMYK or YCCK JPEG by Pillow's rule.
 
     The rule: ink is stored inverted, as Adobe does, whatever the markers say; then R = (255 - C) (255 - K) /
@@ -74,6 +77,7 @@ def decode_cmyk(data: bytes | memoryview, window: tuple[int, int, int, int]) -> 
 
     Args:
         data: encoded bytes.
+        header: of the image.
         window: (x, y, width, height) in pixels, within the image; no more is converted.
 
     Returns:
@@ -83,17 +87,22 @@ def decode_cmyk(data: bytes | memoryview, window: tuple[int, int, int, int]) -> 
         DataError: the bytes are damaged.
     """
     x, y, width, height = window
-    ink = 255 - decode_jpeg(data, "CMYK")[y : y + height, x : x + width]
+    ink = 255 - decode_jpeg(data, header, "CMYK")[y : y + height, x : x + width]
     return np.asarray(Image.frombuffer("CMYK", (width, height), ink, "raw", "CMYK", 0, 1).convert("RGB"))
 
 
 def decode_jpeg(
-    data: bytes | memoryview, colorspace: str = "RGB", *, least: tuple[int, int] = (0, 0)
+    data: bytes | memoryview,
+    header: ImageHeader,
+    colorspace: str = "RGB",
+    *,
+    least: tuple[int, int] = (0, 0),
 ) -> npt.NDArray[np.uint8]:
     """Decodes a whole JPEG; a warning of libjpeg is an error, a missing end marker is none.
 
     Args:
-        data: encoded bytes, the header checked before.
+        data: encoded bytes.
+        header: of the image.
         colorspace: "RGB" or "CMYK".
         least: (height, width) in pixels: decodes at the smallest scale that is not below it; (0, 0) at full
             size.
@@ -104,17 +113,22 @@ def decode_jpeg(
     Raises:
         DataError: the bytes are damaged.
     """
+    ended = True
     try:
         try:
-            return _decode_jpeg(data, colorspace, least)
+            pixels = _decode_jpeg(data, colorspace, least)
         except ValueError as error:
             if "Premature end of JPEG file" not in str(error):
                 raise
-        # The bytes ran out: with an end marker of ours a complete scan decodes cleanly, and a cut one warns
-        # that its data ended early.
-        return _decode_jpeg(bytes(data) + b"\xff\xd9", colorspace, least)
+            # The bytes ran out: with an end marker of ours a complete scan decodes cleanly, and a cut one
+            # warns that its data ended early.
+            ended = False
+            pixels = _decode_jpeg(bytes(data) + b"\xff\xd9", colorspace, least)
     except ValueError as error:
         raise DataError(f"damaged JPEG: {error}") from None
+    if lacks := missing(data, header, ended=ended):
+        raise DataError(f"damaged JPEG: {lacks}")
+    return pixels
 
 
 def _decode_jpeg(data: bytes | memoryview, colorspace: str, least: tuple[int, int]) -> npt.NDArray[np.uint8]:

@@ -66,13 +66,16 @@ def decode_window(
             return f"window {window} is not within the image of {header.width} x {header.height} pixels"
         if header.format != "JPEG" or header.components == 4:
             pixels = (
-                decode_cmyk(data, window) if header.format == "JPEG" else decode_other(data, header, window)
+                decode_cmyk(data, header, window)
+                if header.format == "JPEG"
+                else decode_other(data, header, window)
             )
             window, reduction = (0, 0, width, height), 1
         elif reduction == 1:
-            pixels = decode_jpeg(data)
+            pixels = decode_jpeg(data, header)
         else:
-            pixels = decode_jpeg(data, least=(-(-header.height // reduction), -(-header.width // reduction)))
+            least = -(-header.height // reduction), -(-header.width // reduction)
+            pixels = decode_jpeg(data, header, least=least)
         crop_resize(
             pixels, window, out, reduction=reduction, flip=flip, resample=resample, antialias=antialias
         )

@@ -59,6 +59,23 @@ def saved(image: Image.Image, format_name: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
+def in_three_scans(pixels: npt.NDArray[np.uint8]) -> list[bytes]:
+    """A baseline JPEG whose components come one after another: its header, its scans, its end."""
+    bands = Image.fromarray(pixels).convert("YCbCr").split()
+    grays = [segments(saved(band, "JPEG", quality=90)) for band in bands]
+    tables = b"".join(segment for marker, segment in grays[0] if marker in (0xC4, 0xDB))
+    height, width, _ = pixels.shape
+    components = b"".join(bytes((number, 0x11, 0)) for number in (1, 2, 3))
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3) + components
+    scans = [
+        b"\xff\xda"
+        + struct.pack(">HBBBBBB", 8, 1, number, 0, 0, 63, 0)
+        + gray[-1][1].removesuffix(b"\xff\xd9")
+        for number, gray in enumerate(grays, 1)
+    ]
+    return [b"\xff\xd8" + tables + frame, *scans, b"\xff\xd9"]
+
+
 def segments(data: bytes) -> list[tuple[int, bytes]]:
     """(marker, segment with its marker) of a JPEG up to its first scan, and (0, entropy-coded data)."""
     found, at = [], 2
@@ -192,6 +209,7 @@ def _odd() -> Iterator[Made]:
     yield _decodes("rgb_adobe0.jpg", rebuilt(rgb, ids_from_zero))
 
     yield _decodes("ycc_ids_0_1_2.jpg", rebuilt(plain, ids_from_zero))
+    yield _decodes("three_scans.jpg", b"".join(in_three_scans(picture)))
     yield _decodes(
         "sof1_8bit.jpg",
         rebuilt(plain, lambda marker, segment: b"\xff\xc1" + segment[2:] if marker == 0xC0 else segment),
@@ -274,6 +292,10 @@ def _damaged() -> Iterator[Made]:
     yield _error("no_dqt.jpg", rebuilt(plain, lambda marker, segment: b"" if marker == 0xDB else segment))
     order = [part for part in parts if part[0] != 0xC0] + [part for part in parts if part[0] == 0xC0]
     yield _error("sof_after_scan.jpg", b"\xff\xd8" + b"".join(segment for _, segment in order))
+    header, *scans, end = in_three_scans(quadrants())
+    yield _error("third_scan_missing.jpg", b"".join([header, *scans[:2], end]))
+    yield _error("third_scan_missing_and_eoi.jpg", b"".join([header, *scans[:2]]))
+    yield _error("two_scans_missing.jpg", b"".join([header, scans[0], end]))
     yield _error("no_sos.jpg", plain[: scan - len(parts[-2][1])] + b"\xff\xd9")
     yield _error("twelve_bit.jpg", frame_changed(plain, 4, b"\x0c"))
     yield _error(
