@@ -77,3 +77,23 @@ def test_mutated_files(agree: Callable[..., int], count: int) -> None:
         settings = {"resample": ("bilinear", "bicubic")[start // 100 % 2], "antialias": start % 300 != 0}
         decoded += agree(images, [draw_window(random, 83, 67) for _ in images], **settings)
     assert count / 5 < decoded < count
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_the_portable_twin_passes_no_damage_that_the_kernel_finds(native, portable, count: int) -> None:
+    """It may be stricter, as it reads to the end of the file."""
+    random = np.random.default_rng(count)
+    probes = [path.read_bytes() for path in sorted(PROBES.glob("*.jpg"))]
+    out = np.zeros((1, 16, 16, 3), np.uint8)
+    found = 0
+    for _ in range(count):
+        data = mutate(probes[int(random.integers(len(probes)))], random)
+        sizes, (header,) = native.sizes([data])
+        if header is not None:
+            continue
+        whole = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+        (damage,) = native.decode([data], whole, np.zeros(1, np.bool_), out)
+        if damage is not None:
+            found += 1
+            assert portable.decode([data], whole, np.zeros(1, np.bool_), out) != [None], damage
+    assert count / 10 < found < count
