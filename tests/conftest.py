@@ -14,13 +14,13 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# What a test asserts never depends on how busy the machine is.
-settings.register_profile("feeder", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("feeder")
-
 sys.path.insert(0, str(Path(__file__).resolve().parent / "odd"))
 
 from odd_corpus import Corpus, made, read
+
+# What a test asserts never depends on how busy the machine is.
+settings.register_profile("feeder", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("feeder")
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAK_DEADLINE_S = 5.0
