@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,16 @@ from odd_corpus import SHARDS, Corpus
 from feeder.cli import main
 from feeder.decode import decode_crop
 from feeder.errors import DataError
+
+
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    """A worker in this process makes the log its own, on a stderr that is gone after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def is_bad(image: bytes) -> bool:
@@ -69,6 +81,7 @@ def test_verify_decodes_every_image(
     assert all(len(one["reason"]) > 8 for one in found["bad"])
 
 
+@pytest.mark.usefixtures("_own_logging")
 def test_a_worker_does_not_start_with_what_it_cannot_serve(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
