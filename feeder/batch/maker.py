@@ -85,13 +85,14 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Images that are decoded in one call, with their slots: parts of what Fetched has."""
+    """Images that are decoded in one call, with where they go: parts of what Fetched has."""
 
     images: list[memoryview]
     records: NDArray[np.int64]
     sizes: NDArray[np.int32]
     epochs: int | NDArray[np.int64]
     out: NDArray[np.uint8]
+    places: NDArray[np.int64] | None
     seek: SeekPoints | None
 
     def part(self, first: int, last: int) -> _Run:
@@ -100,14 +101,15 @@ class _Run:
             self.records[first:last],
             self.sizes[first:last],
             self.epochs if isinstance(self.epochs, int) else self.epochs[first:last],
-            self.out[first:last],
+            self.out if self.places is not None else self.out[first:last],
+            None if self.places is None else self.places[first:last],
             None if self.seek is None else self.seek.part(first, last),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadeChunk:
-    """What was written into the n slots of `out`.
+    """What was written for the n slots of a chunk.
 
     Attributes:
         records: int64 [n], what is in each slot: own, substitute, or the bad one that is masked; -1: padding.
@@ -207,8 +209,16 @@ class ChunkMaker:
             found,
         )
 
-    def make(self, fetched: Fetched, out: NDArray[np.uint8]) -> MadeChunk:
-        """Decodes into `out`, uint8 [n, image_size, image_size, 3], C-contiguous.
+    def make(
+        self, fetched: Fetched, out: NDArray[np.uint8], places: NDArray[np.int64] | None = None
+    ) -> MadeChunk:
+        """Decodes into `out`.
+
+        Args:
+            fetched: n slots of a step.
+            out: uint8 [n, image_size, image_size, 3], C-contiguous; [m, ...] with `places`. Other images of it
+                are not touched.
+            places: int64 [n], which image of `out` each slot is; None: they are its images in turn.
 
         Raises:
             BadChunk: a record is bad, and on_bad is "fail" or its lane holds no good record.
@@ -221,7 +231,7 @@ class ChunkMaker:
             epochs = self.order.epochs_of(fetched.epoch, fetched.taken, fetched.slots)
         bad = dict(fetched.bad)
         images = cast(list[memoryview], fetched.images)  # which the runs are
-        everything = _Run(images, records, fetched.sizes, epochs, out, fetched.seek)
+        everything = _Run(images, records, fetched.sizes, epochs, out, places, fetched.seek)
         for first, last in _runs(fetched.images):
             for position, reason in enumerate(self._decode(everything.part(first, last)), first):
                 if reason is not None:
@@ -230,11 +240,11 @@ class ChunkMaker:
         self._keep(fetched)
         if records.min() < 0:
             padding = records < 0
-            out[padding] = 0
+            out[padding if places is None else places[padding]] = 0
             status[padding] = SlotStatus.PADDING
         if not bad:
             return MadeChunk(records, labels, status, ())
-        return self._without_bad(fetched, out, MadeChunk(records, labels, status, ()), bad, epochs)
+        return self._without_bad(fetched, out, places, MadeChunk(records, labels, status, ()), bad, epochs)
 
     def _decode(self, run: _Run) -> list[str | None]:
         """Decodes images that are there; returns for each why it is bad, or None."""
@@ -271,6 +281,7 @@ class ChunkMaker:
             reductions=scales,
             seek=run.seek,
             kept=None if len(encoded) == len(run.images) else run.sizes[:, 0] > 0,
+            places=run.places,
         )
         if self._shelf is not None and self._filler is not None and encoded:
             self._filler.offer(
@@ -310,6 +321,7 @@ class ChunkMaker:
         self,
         fetched: Fetched,
         out: NDArray[np.uint8],
+        places: NDArray[np.int64] | None,
         made: MadeChunk,
         bad: dict[int, FoundBad],
         epochs: int | NDArray[np.int64],
@@ -326,13 +338,14 @@ class ChunkMaker:
         }
         records, labels = made.records.copy(), made.labels.copy()
         for position in positions:
+            place = position if places is None else int(places[position])
             if self.spec.remainder == "pad":
-                out[position] = 0
+                out[place] = 0
                 labels[position] = MASKED_LABEL
                 made.status[position] = SlotStatus.BAD
                 continue
             records[position], labels[position] = self._substitute(
-                fetched, position, epoch_of[position], out[position : position + 1], found
+                fetched, position, epoch_of[position], out[place : place + 1], found
             )
             made.status[position] = SlotStatus.SUBSTITUTE
         return MadeChunk(records, labels, made.status, tuple(found.values()))
@@ -355,7 +368,7 @@ class ChunkMaker:
             except BadRecord as error:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
-            alone = _Run([image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None)
+            alone = _Run([image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None, None)
             (reason,) = self._decode(alone)
             if reason is None:
                 return record, label

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from feeder.cgroup import memory_limit
 from feeder.errors import ConfigError
 
-__all__ = ["Size", "memory_limit", "parse_size", "resolve"]
+__all__ = ["Size", "parse_size", "resolve"]
 
 _UNITS = {
     unit: 1000**power if len(unit) < 3 else 1024**power
@@ -19,8 +19,6 @@ _UNITS = {
 }
 _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]+)?", re.ASCII)
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
 _TMPFS = "tmpfs"
 
 
@@ -65,31 +63,6 @@ def resolve(size: Size, folder: Path) -> tuple[int, str]:
     if size.nbytes > room:
         return room, f"{whose} {room} bytes, which is less than the {size.nbytes} that the cache may take"
     return size.nbytes, ""
-
-
-def memory_limit(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> int | None:
-    """Bytes of memory that the cgroup of this process, and those above it, may use; None: no limit."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    limits = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        # In a container the path is often the host's, and only the root is mounted.
-        folder = base / path.strip("/")
-        for place in (folder, *folder.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-                limits.append(int((place / name).read_text()))
-            if place == base:
-                break
-    return min(limits, default=None)
 
 
 def _in_memory(folder: Path) -> bool:

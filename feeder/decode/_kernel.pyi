@@ -50,6 +50,7 @@ class Kernel:
         outcomes: npt.NDArray[np.uint8] | None = None,
         stop: str = "pixels",
         kept: npt.NDArray[np.bool_] | None = None,
+        places: npt.NDArray[np.int64] | None = None,
     ) -> list[tuple[int, str] | None]:
         """For each image None, or its status (feeder_status in jpeg_crop.h) and a reason.
 
@@ -60,6 +61,7 @@ class Kernel:
                 the image and was not used, and then it is cleared or, with 2, replaced.
             stop: "pixels"; or "planes" or "entropy", to measure the stages before: out is undefined then.
             kept: bool [n], which images are what `keep` returned, at the same reductions.
+            places: int64 [n], which slot of `out` each image goes to; None: image i to slot i.
 
         Raises:
             RuntimeError: "closed" or "forked".

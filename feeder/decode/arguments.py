@@ -22,21 +22,26 @@ def check_arguments(
     out: npt.NDArray[np.uint8],
     resample: str,
     reductions: npt.NDArray[np.uint8] | None,
+    places: npt.NDArray[np.int64] | None,
 ) -> None:
     """Checks a batch call.
 
     Raises:
         ConfigError: an array of the wrong dtype, shape or layout, an empty or negative window, a reduction
-            that is not 1, 2, 4 or 8, or an unknown resample.
+            that is not 1, 2, 4 or 8, a place that `out` does not have, or an unknown resample.
     """
     count = len(images)
     check_array("windows", windows, np.int32, (count, 4))
     check_array("flips", flips, np.bool_, (count,))
-    check_array("out", out, np.uint8, (count, None, None, 3))
+    check_array("out", out, np.uint8, (count if places is None else None, None, None, 3))
     if not out.flags.writeable or out.size == 0 < count:
         raise ConfigError(
             f"out must be writable and not empty, got shape {out.shape}, {out.flags.writeable=}"
         )
+    if places is not None:
+        check_array("places", places, np.int64, (count,))
+        if count and not 0 <= places.min() <= places.max() < len(out):
+            raise ConfigError(f"places must be in [0, {len(out)}), got {places.tolist()}")
     if reductions is not None:
         check_array("reductions", reductions, np.uint8, (count,))
         if not np.isin(reductions, REDUCTIONS).all():

@@ -54,6 +54,7 @@ class Decoder(Protocol):
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
         kept: npt.NDArray[np.bool_] | None = None,
+        places: npt.NDArray[np.int64] | None = None,
     ) -> list[str | None]:
         """Decodes one window of each image into its slot of a batch.
 
@@ -64,7 +65,8 @@ class Decoder(Protocol):
             images: n encoded images; each buffer must keep its bytes during the call.
             windows: int32 [n, 4], (x, y, width, height) in pixels of the full image, within it, not empty.
             flips: bool [n], mirror left and right after the crop.
-            out: uint8 [n, H, W, 3], C-contiguous and writable. Only final pixels are stored.
+            out: uint8 [n, H, W, 3], C-contiguous and writable; [m, H, W, 3] with `places`. Only final pixels
+                are stored.
             resample: "bilinear", "bicubic" (A = -0.5), or "tf1_bicubic", which never antialiases.
             antialias: whether the filter's support grows with the scale, as Pillow's does.
             reductions: uint8 [n] of 1, 2, 4 or 8: decode a JPEG at 1/r and resample the window from there.
@@ -72,6 +74,8 @@ class Decoder(Protocol):
             seek: what is known of the images, which grows; the result is the same whatever is known.
             kept: bool [n], which of the images are what `keep` returned for the same reduction; the result is
                 the same as from their encoded bytes.
+            places: int64 [n], each in [0, m), no two the same: the slot of `out` that each image goes to.
+                None: image i goes to slot i.
 
         Returns:
             For each image None, or the reason why its slot holds nothing of use, without its place. What a

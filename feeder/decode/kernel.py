@@ -89,9 +89,10 @@ class NativeDecoder:
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
         kept: npt.NDArray[np.bool_] | None = None,
+        places: npt.NDArray[np.int64] | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
-        check_arguments(images, windows, flips, out, resample, reductions)
+        check_arguments(images, windows, flips, out, resample, reductions, places)
         if reductions is None:
             reductions = np.ones(len(images), np.uint8)
         points = learned = None
@@ -110,6 +111,7 @@ class NativeDecoder:
                 points,
                 learned,
                 kept=kept,
+                places=places,
             )
         except RuntimeError as error:
             self._refuse(error)
@@ -125,7 +127,7 @@ class NativeDecoder:
                     images[index],
                     _window(windows[index]),
                     bool(flips[index]),
-                    out[index],
+                    out[index if places is None else places[index]],
                     resample,
                     antialias,
                 )

@@ -131,10 +131,11 @@ class PortableDecoder:
         reductions: npt.NDArray[np.uint8] | None = None,
         seek: SeekPoints | None = None,
         kept: npt.NDArray[np.bool_] | None = None,
+        places: npt.NDArray[np.int64] | None = None,
     ) -> list[str | None]:
         """Decodes windows into slots; see `Decoder.decode`."""
         self._check_open()
-        check_arguments(images, windows, flips, out, resample, reductions)
+        check_arguments(images, windows, flips, out, resample, reductions, places)
         if kept is not None and kept.any():
             raise ConfigError("only the native decoder makes pixels of kept planes")
         if seek is not None:
@@ -146,7 +147,7 @@ class PortableDecoder:
             return decode_window(
                 images[index],
                 (x, y, width, height),
-                out[index],
+                out[index if places is None else places[index]],
                 limits=self._limits,
                 reduction=1 if reductions is None else int(reductions[index]),
                 flip=bool(flips[index]),

@@ -36,6 +36,7 @@ from feeder.wire.v1 import feeder_pb2 as pb
 __all__ = [
     "ChunkFrame",
     "bad_to_proto",
+    "encode_placed",
     "encode_reply",
     "encode_request",
     "parse_chunk_start",
@@ -160,6 +161,7 @@ def encode_request(request: Request) -> bytes:
             spec=spec_to_proto(request.spec),
             fingerprint=request.fingerprint,
             pixel_fingerprint=request.pixel_fingerprint,
+            arena=request.arena,
         )
         return pb.FeedRequest(open=message).SerializeToString()
     chunk = pb.ChunkRequest(id=request.id, epoch=request.epoch, taken=request.taken, slots=request.slots)
@@ -191,7 +193,7 @@ def parse_request(data: bytes) -> Request:
     if kind == "open":
         opening = message.open
         for field, value in (*opening.ListFields(), *opening.spec.ListFields()):
-            if isinstance(value, str) and len(value) > MAX_NAME:
+            if isinstance(value, str | bytes) and len(value) > MAX_NAME:
                 raise ProtocolError(f"{field.name} of an Open is longer than {MAX_NAME} characters")
         return Open(
             session=opening.session,
@@ -202,6 +204,7 @@ def parse_request(data: bytes) -> Request:
             consumer_count=opening.consumer_count,
             job=opening.job,
             protocol=opening.protocol,
+            arena=opening.arena,
         )
     raise ProtocolError(
         "a FeedRequest without open and without chunk came: is the client of a newer version?"
@@ -209,9 +212,11 @@ def parse_request(data: bytes) -> Request:
 
 
 def encode_reply(reply: Opened | Failed | Draining) -> bytes:
-    """A FeedReply as bytes; chunks are made with ChunkFrame."""
+    """A FeedReply as bytes; chunks are made with ChunkFrame and `encode_placed`."""
     if isinstance(reply, Opened):
-        opened = pb.Opened(worker_id=reply.worker_id, max_outstanding=reply.max_outstanding)
+        opened = pb.Opened(
+            worker_id=reply.worker_id, max_outstanding=reply.max_outstanding, arena=reply.arena
+        )
         return pb.FeedReply(opened=opened).SerializeToString()
     if isinstance(reply, Failed):
         bad = None if reply.bad is None else bad_to_proto(reply.bad)
@@ -219,6 +224,25 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
         failed = pb.ChunkFailed(id=reply.id, kind=kind, message=_text(reply.message), bad=bad)
         return pb.FeedReply(failed=failed).SerializeToString()
     return pb.FeedReply(draining=pb.Draining()).SerializeToString()
+
+
+def encode_placed(
+    request_id: int,
+    records: NDArray[np.int64],
+    labels: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    bad: Sequence[BadRecordInfo],
+) -> bytes:
+    """The FeedReply for a chunk whose pixels are at the request's destination."""
+    chunk = pb.Chunk(
+        id=request_id,
+        records=records.tolist(),
+        labels=labels.tolist(),
+        status=status.tobytes(),
+        bad=map(bad_to_proto, bad),
+        placed=True,
+    )
+    return pb.FeedReply(chunk=chunk).SerializeToString()
 
 
 def parse_reply(data: bytes) -> Reply:
@@ -235,7 +259,7 @@ def parse_reply(data: bytes) -> Reply:
     if kind == "chunk":
         return _checked(_chunk(message.chunk))
     if kind == "opened":
-        return Opened(message.opened.worker_id, message.opened.max_outstanding)
+        return Opened(message.opened.worker_id, message.opened.max_outstanding, message.opened.arena)
     if kind == "draining":
         return Draining()
     if kind == "failed":
@@ -262,13 +286,14 @@ def _chunk(message: pb.Chunk) -> Chunk:
         tuple(map(_bad_from_proto, message.bad)),
         memoryview(message.pixels),
         len(message.pixels),
+        message.placed,
     )
 
 
 def _checked(chunk: Chunk) -> Chunk:
     count = len(chunk.records)
     labels, statuses, nbytes = len(chunk.labels), len(chunk.status), chunk.pixel_bytes
-    if not (count == labels == statuses) or count == 0 or nbytes % count:
+    if not (count == labels == statuses) or count == 0 or nbytes % count or (chunk.placed and nbytes):
         raise ProtocolError(
             f"chunk {chunk.id} holds {count} records, {labels} labels, {statuses} statuses and "
             f"{nbytes} bytes of pixels, which do not fit together"

@@ -14,6 +14,7 @@ from feeder.spec import StreamSpec
 from feeder.wire import PROTOCOL
 
 __all__ = [
+    "ArenaOffer",
     "BadRecordInfo",
     "Chunk",
     "ChunkRequest",
@@ -51,7 +52,7 @@ class BadRecordInfo:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """First message of a stream: who asks, for what, over which data."""
+    """First message of a stream: who asks, for what, over which data, and with which arena if any."""
 
     session: str
     spec: StreamSpec
@@ -61,13 +62,15 @@ class Open:
     consumer_count: int = 1
     job: str = ""
     protocol: int = PROTOCOL
+    arena: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
     """A client's wish for `slots` (ascending, in [0, global_batch)) of the step at (epoch, taken).
 
-    `destination` is (buffer, offset in bytes) of the client's batch buffers; None: pixels come in the reply.
+    `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus the
+    first slot images behind it. None: pixels come in the reply.
     """
 
     id: int
@@ -79,10 +82,12 @@ class ChunkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The stream is open; at most `max_outstanding` requests may be unanswered at a time."""
+    """The stream is open; at most `max_outstanding` requests may be unanswered at a time, and name
+    destinations if `arena`."""
 
     worker_id: str
     max_outstanding: int
+    arena: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +102,7 @@ class Chunk:
         bad: the records that were found bad on the way.
         pixels: of n images of equal size one after another, those that are here.
         pixel_bytes: of all of them.
+        placed: they are at the request's destination; none are here, or will come.
     """
 
     id: int
@@ -106,6 +112,21 @@ class Chunk:
     bad: tuple[BadRecordInfo, ...]
     pixels: memoryview
     pixel_bytes: int
+    placed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaOffer:
+    """What a client hands over beside a memfd: `buffers` batch buffers of `buffer_bytes` bytes each."""
+
+    buffers: int
+    buffer_bytes: int
+    protocol: int = PROTOCOL
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole arena."""
+        return self.buffers * self.buffer_bytes
 
 
 @dataclass(frozen=True, slots=True)

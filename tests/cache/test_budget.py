@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from feeder.cache import Size, parse_size, resolve
-from feeder.cache.budget import memory_limit
 from feeder.errors import ConfigError
 
 
@@ -52,25 +51,3 @@ def test_more_than_there_is_becomes_what_there_is(tmp_path: Path) -> None:
 
 def test_less_is_taken_as_it_is(tmp_path: Path) -> None:
     assert resolve(Size(1 << 20, None), tmp_path) == (1 << 20, "")
-
-
-@pytest.mark.parametrize(
-    ("own", "files", "limit"),
-    [
-        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "1000\n"}, 1000),
-        ("0::/a\n", {"a/memory.max": "3000\n", "memory.max": "2000\n"}, 2000),
-        ("0::/gone\n", {}, None),
-        ("5:cpu:/x\n4:memory:/x\n", {"memory/x/memory.limit_in_bytes": "77\n"}, 77),
-        ("5:cpu:/x\n", {"cpu/x/memory.limit_in_bytes": "77\n"}, None),
-    ],
-)
-def test_the_limit_of_the_cgroup(tmp_path: Path, own: str, files: dict[str, str], limit: int | None) -> None:
-    (tmp_path / "own").write_text(own)
-    for name, text in files.items():
-        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "root" / name).write_text(text)
-    assert memory_limit(tmp_path / "own", tmp_path / "root") == limit
-
-
-def test_without_cgroups_there_is_no_limit(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path / "none", tmp_path) is None

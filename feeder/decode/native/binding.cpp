@@ -30,6 +30,7 @@ using Bytes = nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device
 using Images = nb::ndarray<uint8_t, nb::shape<-1, -1, -1, 3>, nb::c_contig, nb::device::cpu>;
 using SeekPoints = nb::ndarray<uint8_t, nb::shape<-1, FEEDER_SEEK_BYTES>, nb::c_contig, nb::device::cpu>;
 using Outcomes = nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Layouts = nb::ndarray<const int32_t, nb::shape<-1, -1>, nb::c_contig, nb::device::cpu>;
 using Sizes = nb::ndarray<int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
@@ -105,12 +106,12 @@ class Kernel {
   nb::list decode(const nb::sequence &images, const Windows &windows, const Flags &flips, const Images &out,
                   const std::string &resample, bool antialias, const Bytes &reductions,
                   const std::optional<SeekPoints> &seek, const std::optional<Outcomes> &outcomes,
-                  const std::string &stop, const std::optional<Flags> &kept) {
+                  const std::string &stop, const std::optional<Flags> &kept, const std::optional<Places> &places) {
     const Buffers buffers(images);
     require(seek.has_value() == outcomes.has_value(), "seek and outcomes, or neither");
     const feeder_stop last = find_stop(stop);
     std::vector<feeder_request> requests =
-        aim(buffers.count(), windows, flips, out, find_filter(resample), antialias, reductions);
+        aim(buffers.count(), windows, flips, out, find_filter(resample), antialias, reductions, places);
     for (size_t i = 0; i < requests.size(); ++i) {
       requests[i].data = buffers.data(i);
       requests[i].size = buffers.size(i);
@@ -219,7 +220,7 @@ class Kernel {
     const size_t count = layouts.shape(0);
     std::vector<feeder_planes> stored(count);
     std::vector<feeder_request> requests =
-        aim(count, windows, flips, out, find_filter(resample), antialias, reductions);
+        aim(count, windows, flips, out, find_filter(resample), antialias, reductions, std::nullopt);
     size_t next = 0;
     for (size_t i = 0; i < count; ++i) {
       std::memcpy(&stored[i].layout, layouts.data() + i * kFacts, sizeof stored[i].layout);
@@ -261,10 +262,11 @@ class Kernel {
  private:
   // One request for each slot, without its bytes.
   static std::vector<feeder_request> aim(size_t count, const Windows &windows, const Flags &flips, const Images &out,
-                                         feeder_filter filter, bool antialias, const Bytes &reductions) {
+                                         feeder_filter filter, bool antialias, const Bytes &reductions,
+                                         const std::optional<Places> &places) {
     const size_t height = out.shape(1), width = out.shape(2);
     require(windows.shape(0) == count && flips.shape(0) == count && reductions.shape(0) == count &&
-                out.shape(0) == count,
+                (places ? places->shape(0) : out.shape(0)) == count,
             "one window, flip, reduction and slot for each image");
     require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
     std::vector<feeder_request> requests(count);
@@ -273,6 +275,8 @@ class Kernel {
       const uint8_t reduction = reductions.data()[i];
       require(window[0] >= 0 && window[1] >= 0 && window[2] >= 1 && window[3] >= 1, "windows must not be empty");
       require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
+      const int64_t slot = places ? places->data()[i] : static_cast<int64_t>(i);
+      require(slot >= 0 && static_cast<uint64_t>(slot) < out.shape(0), "places within out");
       feeder_request &request = requests[i];
       request.x = window[0];
       request.y = window[1];
@@ -282,7 +286,7 @@ class Kernel {
       request.flip = flips.data()[i] ? 1 : 0;
       request.filter = filter;
       request.antialias = antialias ? 1 : 0;
-      request.out = out.data() + i * height * width * 3;
+      request.out = out.data() + static_cast<size_t>(slot) * height * width * 3;
       request.out_height = static_cast<int32_t>(height);
       request.out_width = static_cast<int32_t>(width);
     }
@@ -437,7 +441,8 @@ NB_MODULE(_kernel, module) {
       .def("decode", &Kernel::decode, nb::arg("images"), nb::arg("windows").noconvert(), nb::arg("flips").noconvert(),
            nb::arg("out").noconvert(), nb::arg("resample"), nb::arg("antialias"), nb::arg("reductions").noconvert(),
            nb::arg("seek").noconvert() = nb::none(), nb::arg("outcomes").noconvert() = nb::none(),
-           nb::arg("stop") = "pixels", nb::arg("kept").noconvert() = nb::none())
+           nb::arg("stop") = "pixels", nb::arg("kept").noconvert() = nb::none(),
+           nb::arg("places").noconvert() = nb::none())
       .def("keep", &Kernel::keep, nb::arg("images"), nb::arg("reductions").noconvert())
       .def("planes", &Kernel::planes, nb::arg("image"), nb::arg("window") = nb::none(), nb::arg("reduction") = 1,
            nb::arg("seek").noconvert() = nb::none())

@@ -31,12 +31,30 @@ FAILURE_KIND_STORAGE: FailureKind
 FAILURE_KIND_INVALID: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
 
+class ArenaOffer(_message.Message):
+    __slots__ = ("protocol", "buffers", "buffer_bytes")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    buffers: int
+    buffer_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., buffers: _Optional[int] = ..., buffer_bytes: _Optional[int] = ...) -> None: ...
+
+class ArenaReply(_message.Message):
+    __slots__ = ("arena", "refusal")
+    ARENA_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    arena: bytes
+    refusal: str
+    def __init__(self, arena: _Optional[bytes] = ..., refusal: _Optional[str] = ...) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache")
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +68,7 @@ class DescribeReply(_message.Message):
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
+    SIDE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     version: str
     worker_id: str
     threads: int
@@ -63,7 +82,8 @@ class DescribeReply(_message.Message):
     uptime_s: float
     quarantine: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
     cache: CacheInfo
-    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ...) -> None: ...
+    side_socket: str
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ...) -> None: ...
 
 class CacheInfo(_message.Message):
     __slots__ = ("hits", "misses", "filled", "dropped", "bytes", "segments", "budget_bytes", "full")
@@ -100,7 +120,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., records: _Optional[int] = ..., shards: _Optional[int] = ..., fingerprint: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Counters(_message.Message):
-    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped")
+    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped", "bytes_placed")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +135,7 @@ class Counters(_message.Message):
     SEEK_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SEEK_TORN_FIELD_NUMBER: _ClassVar[int]
     SEEK_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PLACED_FIELD_NUMBER: _ClassVar[int]
     images: int
     chunks: int
     bytes_read: int
@@ -129,7 +150,8 @@ class Counters(_message.Message):
     seek_refused: int
     seek_torn: int
     seek_dropped: int
-    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ...) -> None: ...
+    bytes_placed: int
+    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
     __slots__ = ("open", "chunk")
@@ -140,7 +162,7 @@ class FeedRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "session", "job", "consumer_index", "consumer_count", "spec", "fingerprint", "pixel_fingerprint")
+    __slots__ = ("protocol", "session", "job", "consumer_index", "consumer_count", "spec", "fingerprint", "pixel_fingerprint", "arena")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +171,7 @@ class Open(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PIXEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    ARENA_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     session: str
     job: str
@@ -157,7 +180,8 @@ class Open(_message.Message):
     spec: Spec
     fingerprint: str
     pixel_fingerprint: str
-    def __init__(self, protocol: _Optional[int] = ..., session: _Optional[str] = ..., job: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., fingerprint: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ...) -> None: ...
+    arena: bytes
+    def __init__(self, protocol: _Optional[int] = ..., session: _Optional[str] = ..., job: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., fingerprint: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., arena: _Optional[bytes] = ...) -> None: ...
 
 class Spec(_message.Message):
     __slots__ = ("dataset", "seed", "global_batch", "lanes", "image_size", "augment", "sampler", "resample", "antialias", "reduce", "output", "shuffle", "remainder", "on_bad")
@@ -226,28 +250,32 @@ class FeedReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., failed: _Optional[_Union[ChunkFailed, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("worker_id", "max_outstanding")
+    __slots__ = ("worker_id", "max_outstanding", "arena")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    ARENA_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     max_outstanding: int
-    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ...) -> None: ...
+    arena: bool
+    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "records", "labels", "status", "bad", "pixels")
+    __slots__ = ("id", "records", "labels", "status", "bad", "placed", "pixels")
     ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     BAD_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     PIXELS_FIELD_NUMBER: _ClassVar[int]
     id: int
     records: _containers.RepeatedScalarFieldContainer[int]
     labels: _containers.RepeatedScalarFieldContainer[int]
     status: bytes
     bad: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
+    placed: bool
     pixels: bytes
-    def __init__(self, id: _Optional[int] = ..., records: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[int]] = ..., status: _Optional[bytes] = ..., bad: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., pixels: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., records: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[int]] = ..., status: _Optional[bytes] = ..., bad: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., placed: bool = ..., pixels: _Optional[bytes] = ...) -> None: ...
 
 class BadRecordInfo(_message.Message):
     __slots__ = ("dataset", "record", "shard", "index", "reason")
