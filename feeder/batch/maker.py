@@ -368,7 +368,9 @@ class ChunkMaker:
             except BadRecord as error:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
-            alone = _Run([image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None, None)
+            alone = _Run(
+                [image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None, None
+            )
             (reason,) = self._decode(alone)
             if reason is None:
                 return record, label

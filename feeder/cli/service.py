@@ -93,6 +93,20 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         metavar="HOST:PORT",
         help="answer there for /metrics (Prometheus), /livez, /readyz and /startupz (default: nowhere)",
     )
+    same_host = parser.add_argument_group("trainers on this host, whose memory batches are written into")
+    same_host.add_argument(
+        "--arena-bytes",
+        default="64GiB",
+        metavar="SIZE",
+        help="most of it that is mapped at a time; 0: they are served over the network (default: %(default)s)",
+    )
+    same_host.add_argument(
+        "--arena-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder, your own, of the socket over which it is handed over (default: feeder in "
+        "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",
+    )
     parser.set_defaults(run=_worker)
 
 
@@ -135,6 +149,8 @@ def _worker(args: argparse.Namespace) -> int:
         cache_dir=args.cache_dir,
         warm=args.warm,
         http=None if args.http is None else parse_listen(args.http),
+        arena_bytes=_arena_bytes(args.arena_bytes),
+        arena_dir=args.arena_dir,
     )
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
@@ -144,6 +160,17 @@ def _worker(args: argparse.Namespace) -> int:
         print(f"feeder worker listening on {address}", flush=True)
 
     return serve(config, ready)
+
+
+def _arena_bytes(text: str) -> int:
+    from feeder.cache import parse_size
+
+    if text == "0":
+        return 0
+    nbytes = parse_size(text).nbytes
+    if nbytes is None:
+        raise ConfigError(f"--arena-bytes is a number of bytes, such as 8GiB, or 0; got {text!r}")
+    return nbytes
 
 
 def _datasets(texts: list[str]) -> dict[str, tuple[str, ...]]:
@@ -258,6 +285,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"  streams   {reply.live_streams} of {reply.max_streams}",
         f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
         f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
+        f"  arenas    {_size(counters.bytes_placed)} written into trainers' memory; socket "
+        f"{reply.side_socket or 'none'}",
         f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",

@@ -17,10 +17,16 @@ __all__ = ["Assembly", "Batch", "Landing"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """This consumer's part of one global step; the arrays are fresh for each batch and the caller's own.
+    """This consumer's part of one global step.
+
+    The arrays are the caller's own, to keep and to write to: nothing else ever changes what is in them. From a
+    worker on the same host `images` lies in memory that is used again for a later batch, but only when this
+    array and all that was made of it without a copy (views, tensors, memoryviews) are gone. Who keeps many
+    batches gets more of them in memory of their own. A process that is forked shares the images and does not
+    count: it copies what it wants to keep.
 
     Attributes:
-        images: uint8 [B, H, W, 3], RGB; zero where masked.
+        images: uint8 [B, H, W, 3], RGB, contiguous; zero where masked.
         labels: int32 [B], from 0; -1 where masked.
         mask: bool [B]; False where the slot holds no sample: padding, or in evaluation a bad record.
         position: where a stream goes on after this batch; see `Client.stream(start=...)`.
@@ -43,13 +49,15 @@ class Assembly:
         records: int64 [B], what fills each slot; -1 for padding.
         status: uint8 [B], SlotStatus of each slot.
         bad: the bad records that were met.
+        buffer: of the arena, which `images` lies in; None: in memory of its own.
     """
 
-    __slots__ = ("bad", "images", "labels", "records", "slots", "status", "writers")
+    __slots__ = ("bad", "buffer", "images", "labels", "records", "slots", "status", "writers")
 
-    def __init__(self, slots: range, image_size: int) -> None:
+    def __init__(self, slots: range, images: NDArray[np.uint8], buffer: int | None = None) -> None:
         self.slots = slots
-        self.images: NDArray[np.uint8] = np.empty((len(slots), image_size, image_size, 3), np.uint8)
+        self.images = images
+        self.buffer = buffer
         self.labels: NDArray[np.int32] = np.empty(len(slots), np.int32)
         self.records: NDArray[np.int64] = np.empty(len(slots), np.int64)
         self.status: NDArray[np.uint8] = np.empty(len(slots), np.uint8)
@@ -63,7 +71,7 @@ class Assembly:
 
     def mismatch(self, slots: tuple[int, ...], chunk: Chunk) -> str | None:
         """Why a chunk cannot be the answer for these slots, or None."""
-        expected = len(slots) * self.images[0].nbytes
+        expected = 0 if chunk.placed else len(slots) * self.images[0].nbytes
         if len(chunk.records) == len(slots) and chunk.pixel_bytes == expected:
             return None
         return (
@@ -83,11 +91,19 @@ class Assembly:
             self.status[at] = chunk.status[of_chunk]
         self.bad.extend(chunk.bad)
 
-    def detach(self) -> None:
-        """Before the batch is handed out: what a worker was late with, and another made meanwhile, may still
-        be arriving. It goes on into the old array."""
-        if self.writers:
-            self.images = self.images.copy()
+    def copy(self, slots: tuple[int, ...], images: NDArray[np.uint8]) -> int:
+        """Takes over pixels of these slots that came to another place, which this batch left meanwhile; returns
+        how many bytes."""
+        for at, _ in self._runs(slots):
+            self.images[at] = images[at]
+        return len(slots) * int(images[0].nbytes)
+
+    def leave(self) -> int:
+        """Moves to memory of its own, since what a worker was late with, and another made meanwhile, may still
+        be arriving: it goes on into the old array. Returns how many bytes were copied."""
+        self.images = self.images.copy()
+        self.buffer = None
+        return self.images.nbytes
 
     def _runs(self, slots: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
         """Runs of neighbouring slots: where they are in this batch, and where in the chunk."""
@@ -102,7 +118,9 @@ class Assembly:
 
 
 class Landing(NamedTuple):
-    """Where the pixels of one arriving chunk go, in their order: views of bytes in `assembly`."""
+    """Where the pixels of one arriving chunk go, in their order: views of bytes of `images`, which were those of
+    `assembly` when it began to arrive."""
 
     assembly: Assembly
+    images: NDArray[np.uint8]
     places: list[memoryview]

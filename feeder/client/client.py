@@ -11,12 +11,13 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import grpc
 
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.engine import Engine
+from feeder.client.sharing import Transport
 from feeder.client.stream import Stream
 from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
 from feeder.errors import Closed, ConfigError, FeederError, Refused, WorkerUnavailable
@@ -158,7 +159,7 @@ class Client:
         start: Position | Mapping[str, Any] | None = None,
         job: str | None = None,
         prefetch_bytes: int | None = None,
-        transport: Literal["auto", "grpc"] = "auto",
+        transport: Transport = "auto",
         stall_timeout_s: float = 60.0,
     ) -> Stream:
         """This consumer's batches of a data set.
@@ -181,7 +182,9 @@ class Client:
                 consumer_index), and one whose other arguments differ. None: anybody may ask for anything.
             prefetch_bytes: room for batches that are ready or in the making, at least one is. None: 4
                 batches, more of small ones, at most 1 GiB unless one batch is larger.
-            transport: "auto" or "grpc".
+            transport: "auto": a worker on this host writes batches into this process's memory, if its side socket
+                can be reached; others send them. "shm": a worker that cannot do so is refused. "grpc": all
+                send them.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
 
         Raises:
@@ -193,7 +196,7 @@ class Client:
             Closed: after `close()`, or in a child process.
         """
         self._check_usable()
-        _check_transport(transport)
+        transport = _transport(transport)
         batch_size = integer("batch_size", batch_size, least=1)
         consumer_count = integer("consumer_count", consumer_count, least=1)
         consumer_index = integer("consumer_index", consumer_index)
@@ -287,6 +290,7 @@ class Client:
                 reference,
                 missing=self._missing,
                 depth=depth,
+                transport=transport,
                 stall_timeout_s=stall_timeout_s,
             )
 
@@ -336,11 +340,11 @@ class Client:
         ]
 
 
-def _check_transport(transport: str) -> None:
-    text("transport", transport)
-    if transport not in ("auto", "grpc"):
-        what = "is not in this version" if transport == "shm" else "is unknown"
-        raise ConfigError(f"transport {transport!r} {what}; use 'auto' or 'grpc'")
+def _transport(value: str) -> Transport:
+    for known in get_args(Transport):
+        if text("transport", value) == known:
+            return cast(Transport, known)
+    raise ConfigError(f"transport {value!r} is unknown; use 'auto', 'shm' or 'grpc'")
 
 
 def _depth(batch_bytes: int, prefetch_bytes: int | None) -> int:

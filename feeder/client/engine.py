@@ -19,7 +19,8 @@ from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.link import Link
-from feeder.client.session import SUSPECT_AFTER_S, Session, WorkerView
+from feeder.client.session import SUSPECT_AFTER_S, Piece, Request, Session, WorkerView
+from feeder.client.sharing import Sharing, Transport
 from feeder.client.workers import WorkerInfo, check_agreement
 from feeder.errors import (
     BadRecord,
@@ -61,6 +62,7 @@ class Engine:
         links: one a worker, by its address.
         wait_s: time that `take` waited for a batch.
         received_bytes: of chunk messages' pixels.
+        copied_bytes: from connections into batches, and from batch to batch.
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class Engine:
         *,
         missing: Collection[str],
         depth: int,
+        transport: Transport,
         stall_timeout_s: float,
     ) -> None:
         spec = order.spec
         self.wait_s = 0.0
         self.received_bytes = 0
+        self.copied_bytes = 0
         self.links = {
             name: Link(address, opening, self, time.monotonic, missed=name in missing)
             for name, address in ((str(address), address) for address in addresses)
@@ -98,6 +102,8 @@ class Engine:
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
         )
         self._lock = threading.Lock()
+        shape = (len(self._slots), spec.image_size, spec.image_size, 3)
+        self._sharing = Sharing(transport, shape, depth, self._lock)
         #: Holds something when a batch is ready, or a worker's state changed. No Condition: its wait is
         #: Python, and a KeyboardInterrupt within would leave the lock as nobody expects it.
         self._changed: SimpleQueue[None] = SimpleQueue()
@@ -152,7 +158,8 @@ class Engine:
         step = self._session.ready
         assert step is not None
         assembly = self._assemblies[step.number]
-        assembly.detach()
+        if assembly.writers:
+            self.copied_bytes += assembly.leave()
         return assembly
 
     def _patience(self, now: float, begun: float) -> float:
@@ -175,6 +182,12 @@ class Engine:
         """What the session knows of one worker."""
         with self._lock:
             return self._session.view(name)
+
+    @property
+    def transports(self) -> dict[str, str]:
+        """How each worker that was connected gives its pixels: "shm" or "grpc"."""
+        with self._lock:
+            return dict(self._sharing.transports)
 
     @property
     def closed(self) -> bool:
@@ -202,6 +215,7 @@ class Engine:
             link.join(deadline - time.monotonic())
         with self._lock:
             self._assemblies.clear()
+            self._sharing.close_all()
         _running.discard(self)
 
     # For the links.
@@ -210,9 +224,22 @@ class Engine:
         """Raises if the worker at `name` serves anything else than the stream began with."""
         check_agreement(self._spec.dataset, self._reference, info)
 
+    def offer(self, name: str, info: WorkerInfo) -> bytes:
+        """What Open tells a worker of the arena that it was given; empty: none.
+
+        Raises:
+            Refused: the transport is "shm", and it does not take it.
+        """
+        return self._sharing.offer(name, info)
+
     def opened(self, name: str, opened: Opened) -> None:
-        """A worker takes requests."""
+        """A worker takes requests.
+
+        Raises:
+            Refused: the transport is "shm", and it did not take the arena.
+        """
         with self._lock:
+            self._sharing.opened(name, taken=opened.arena)
             now = time.monotonic()
             self._session.opened(name, opened.max_outstanding, now)
             self._send(now)
@@ -223,12 +250,14 @@ class Engine:
         with self._lock:
             now = time.monotonic()
             self._session.lost(name, now)
+            self._sharing.lost(name)
             self._send(now)
             self._wake()
 
     def gone(self, name: str) -> None:
         """A link's thread ends."""
         with self._lock:
+            self._sharing.close(name)
             if not self._closed:
                 self._fault = ServiceError(
                     f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
@@ -243,6 +272,7 @@ class Engine:
                 log.info("worker %s drains", name)
                 self._session.draining(name, now)
             else:
+                self._sharing.confirmed(reply.id)
                 error, final = _failure(name, reply)
                 self._session.failed(name, reply.id, error, now, final=final)
                 self._wake()
@@ -257,24 +287,20 @@ class Engine:
         """
         with self._lock:
             self.received_bytes += chunk.pixel_bytes
+            self.copied_bytes += chunk.pixel_bytes
+            self._sharing.confirmed(chunk.id)
             piece = self._session.expects(name, chunk.id)
             if piece is None or self._closed:
                 now = time.monotonic()
                 self._session.delivered(name, chunk.id, now)
                 self._send(now)
                 return None
-            assembly = self._assemblies.get(piece.step.number)
-            if assembly is None:
-                assembly = self._assemblies[piece.step.number] = Assembly(self._slots, self._spec.image_size)
-            mismatch = assembly.mismatch(piece.slots, chunk)
-            if mismatch is not None:
-                now = time.monotonic()
-                error = ProtocolError(f"worker {name}: {mismatch}")
-                self._session.failed(name, chunk.id, error, now, final=False)
-                self._send(now)
-                raise error
+            assembly = self._assemblies[piece.step.number]
+            self._check(name, piece, chunk, assembly)
+            if self._sharing.written(assembly.buffer, piece.slots[0]):
+                self.copied_bytes += assembly.leave()  # a worker that was late with it may still write there
             assembly.writers += 1
-            return Landing(assembly, assembly.places(piece.slots))
+            return Landing(assembly, assembly.images, assembly.places(piece.slots))
 
     def landed(self, name: str, chunk: Chunk, landing: Landing) -> None:
         """All pixels of a chunk are in their places."""
@@ -283,11 +309,30 @@ class Engine:
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
             if piece is not None:
+                if landing.images is not landing.assembly.images:
+                    self.copied_bytes += landing.assembly.copy(piece.slots, landing.images)
                 landing.assembly.note(piece.slots, chunk)
-            self._session.delivered(name, chunk.id, now)
-            if self._session.ready is not None:
-                self._wake()
-            self._send(now)
+            self._delivered(name, chunk, now)
+
+    def placed(self, name: str, chunk: Chunk) -> None:
+        """A worker wrote a chunk where it was asked to.
+
+        Raises:
+            ProtocolError: it was not asked to, or it is not what was asked for.
+        """
+        with self._lock:
+            now = self._progress_s = time.monotonic()
+            piece = self._session.expects(name, chunk.id)
+            write = self._sharing.confirmed(chunk.id)
+            if write is None or write.worker != name:
+                raise ProtocolError(f"worker {name}: chunk {chunk.id} is in no place that it was given")
+            if piece is not None and not self._closed:
+                assembly = self._assemblies[piece.step.number]
+                self._check(name, piece, chunk, assembly)
+                if assembly.buffer != write.buffer:
+                    self.copied_bytes += assembly.copy(piece.slots, self._sharing.view(write.buffer))
+                assembly.note(piece.slots, chunk)
+            self._delivered(name, chunk, now)
 
     def given_up(self, landing: Landing) -> None:
         """The rest of a chunk will not come."""
@@ -295,6 +340,21 @@ class Engine:
             landing.assembly.writers -= 1
 
     # With the lock held.
+
+    def _check(self, name: str, piece: Piece, chunk: Chunk, assembly: Assembly) -> None:
+        mismatch = assembly.mismatch(piece.slots, chunk)
+        if mismatch is not None:
+            now = time.monotonic()
+            error = ProtocolError(f"worker {name}: {mismatch}")
+            self._session.failed(name, chunk.id, error, now, final=False)
+            self._send(now)
+            raise error
+
+    def _delivered(self, name: str, chunk: Chunk, now: float) -> None:
+        self._session.delivered(name, chunk.id, now)
+        if self._session.ready is not None:
+            self._wake()
+        self._send(now)
 
     def _wake(self) -> None:
         if self._changed.empty():
@@ -310,7 +370,21 @@ class Engine:
             return
         for request in self._session.poll(now):
             step = request.step
-            self.links[request.worker].ask(ChunkRequest(request.id, step.epoch, step.taken, request.slots))
+            self.links[request.worker].ask(
+                ChunkRequest(request.id, step.epoch, step.taken, request.slots, self._destination(request))
+            )
+
+    def _destination(self, request: Request) -> tuple[int, int] | None:
+        """Where a worker shall write the answer; None: it shall send it."""
+        assembly = self._assemblies.get(request.step.number)
+        if assembly is None:
+            images, buffer = self._sharing.images()
+            assembly = self._assemblies[request.step.number] = Assembly(self._slots, images, buffer)
+        slot = request.slots[0]
+        if not self._sharing.asks(request.id, request.worker, assembly.buffer, slot):
+            return None
+        assert assembly.buffer is not None
+        return assembly.buffer, (slot - self._slots.start) * self._spec.image_bytes
 
     def _trouble(self, now: float, stalled_s: float) -> FeederError | None:
         """Why waiting on makes no sense."""

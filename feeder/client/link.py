@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -44,7 +45,11 @@ class Events(Protocol):
     def check(self, name: str, info: WorkerInfo) -> None:
         """Raises if the worker serves anything else than the stream needs."""
 
-    def opened(self, name: str, opened: Opened) -> None: ...
+    def offer(self, name: str, info: WorkerInfo) -> bytes:
+        """What Open says of the arena that the worker was given; empty: none. Raises if there must be one."""
+
+    def opened(self, name: str, opened: Opened) -> None:
+        """Raises if the worker must take the arena that it was given, and does not."""
 
     def replied(self, name: str, reply: Failed | Draining) -> None: ...
 
@@ -52,6 +57,9 @@ class Events(Protocol):
         """Where the pixels go; None: nowhere. What it returns is ended by one of the next two."""
 
     def landed(self, name: str, chunk: Chunk, landing: Landing) -> None: ...
+
+    def placed(self, name: str, chunk: Chunk) -> None:
+        """The worker wrote the pixels where it was asked to. Raises if it was not."""
 
     def given_up(self, landing: Landing) -> None: ...
 
@@ -153,8 +161,7 @@ class Link:
         requests = self._requests = SimpleQueue()
         error: FeederError
         try:
-            self._check()
-            self._feed(requests)
+            self._feed(requests, self._check())
             error = WorkerUnavailable(f"worker {self.name} ended the stream")
         except grpc.RpcError as failure:
             error = failure_of(failure, self.name)
@@ -175,7 +182,7 @@ class Link:
         self._events.lost(self.name)
         return error
 
-    def _check(self) -> None:
+    def _check(self) -> WorkerInfo:
         with open_channel(self._address) as channel:
             question = describe(channel, DESCRIBE_TIMEOUT_S)
             self._hold(question)
@@ -183,11 +190,13 @@ class Link:
         self._events.check(self.name, info)
         if info.draining:
             raise WorkerUnavailable(f"worker {self.name} is draining")
+        return info
 
-    def _feed(self, requests: SimpleQueue[bytes | None]) -> None:
+    def _feed(self, requests: SimpleQueue[bytes | None], info: WorkerInfo) -> None:
+        opening = replace(self._opening, arena=self._events.offer(self.name, info))
         with Call(self._address, FEED, user_agent=f"feeder/{feeder.__version__}") as call:
             self._hold(call)
-            requests.put(encode_request(self._opening))
+            requests.put(encode_request(opening))
             sender = threading.Thread(
                 target=_send, args=(call, requests), name=f"feeder-send-{self.name}", daemon=True
             )
@@ -208,15 +217,18 @@ class Link:
                 raise ProtocolError(f"worker {self.name}: a reply of {size} bytes came")
             reply = parse_reply(start + call.read(size))
         if isinstance(reply, Chunk):
-            self._land(call, reply)
+            if reply.placed:
+                self._events.placed(self.name, reply)
+            else:
+                self._land(call, reply)
         elif isinstance(reply, Opened):
+            self._events.opened(self.name, reply)
             if self._missed:
                 log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
                 self._missed = False
             self.reconnects += self._connections > 0
             self._connections += 1
             self.error, self.refused_since_s, self.duplicate = None, None, False
-            self._events.opened(self.name, reply)
         else:
             self._events.replied(self.name, reply)
 

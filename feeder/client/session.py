@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from feeder.errors import FeederError
 from feeder.order import assign, chunks, next_in_line, slots_by_worker
 
-__all__ = ["Piece", "Session", "Step", "WorkerState", "WorkerView"]
+__all__ = ["Piece", "Request", "Session", "Step", "WorkerState", "WorkerView"]
 
 WorkerState: TypeAlias = Literal["down", "live", "suspect", "draining"]
 

@@ -35,6 +35,8 @@ class WorkerStats:
         failovers: requests that it did not fulfil, or not in time, and that went to another worker.
         hedges: those of them that went there because it was later than usual.
         error: why it is not connected; empty while it is, and where it was until the end.
+        transport: how its pixels come, or last came: "shm" (it writes them into this process's memory) or "grpc";
+            empty before it was connected.
     """
 
     state: WorkerState | Literal["closed"]
@@ -45,6 +47,7 @@ class WorkerStats:
     failovers: int
     hedges: int
     error: str
+    transport: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ class StreamStats:
         batches: handed out.
         wait_s: seconds that the consumer waited for them.
         received_bytes: of pixels that came over the connections.
-        transport: how they came: "grpc".
+        copied_bytes: of pixels that this process copied: those that came over the connections, and those of
+            batches where a worker that was late may still have written. 0 with "shm", as long as no worker fails.
+        transport: how they come from all workers that were connected: "shm", "grpc", or "mixed".
         workers: by address.
     """
 
@@ -64,6 +69,7 @@ class StreamStats:
     batches: int
     wait_s: float
     received_bytes: int
+    copied_bytes: int
     transport: str
     workers: Mapping[str, WorkerStats]
 
@@ -190,6 +196,7 @@ class Stream(Iterator[Batch]):
     def stats(self) -> StreamStats:
         """Counts so far, and each worker's state now."""
         engine, (_, batches) = self._engine, self._at
+        transports = engine.transports
         workers = {}
         for name, link in engine.links.items():
             view, error = engine.view(name), link.error
@@ -202,13 +209,16 @@ class Stream(Iterator[Batch]):
                 failovers=view.failovers,
                 hedges=view.hedges,
                 error="" if error is None else str(error),
+                transport=transports.get(name, ""),
             )
+        kinds = sorted(set(transports.values()) or {"grpc"})
         return StreamStats(
             images=batches * len(self._order.consumer_slots(*self._consumer)),
             batches=batches,
             wait_s=engine.wait_s,
             received_bytes=engine.received_bytes,
-            transport="grpc",
+            copied_bytes=engine.copied_bytes,
+            transport=kinds[0] if len(kinds) == 1 else "mixed",
             workers=workers,
         )
 

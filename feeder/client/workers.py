@@ -46,6 +46,7 @@ class WorkerInfo:
         pixel_fingerprint: hex; equal ones give equal pixels.
         draining: it takes no new streams.
         datasets: by name.
+        side_socket: path of the socket that takes memory of clients on its host; empty: none.
     """
 
     address: str
@@ -55,6 +56,7 @@ class WorkerInfo:
     pixel_fingerprint: str
     draining: bool
     datasets: Mapping[str, DatasetInfo]
+    side_socket: str = ""
 
     @classmethod
     def from_reply(cls, address: str, reply: pb.DescribeReply) -> WorkerInfo:
@@ -69,6 +71,7 @@ class WorkerInfo:
             datasets={
                 info.name: DatasetInfo(info.name, info.records, info.fingerprint) for info in reply.datasets
             },
+            side_socket=reply.side_socket,
         )
 
 

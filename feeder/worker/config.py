@@ -13,10 +13,14 @@ from feeder.records import FormatName, RecordKeys, SeekMode
 from feeder.wire import MAX_NAME
 from feeder.wire.address import Address
 
-__all__ = ["WorkerConfig"]
+__all__ = ["ARENA_BYTES", "WorkerConfig"]
 
 MAX_STREAMS = 4096
 MAX_THREADS = 4096
+
+ARENA_BYTES = 64 << 30
+"""Eight trainers of a host with the most that a client keeps ready by default have a fifth of it. The memory is
+theirs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class WorkerConfig:
         cache_dir: folder of the cache; None: in shared memory.
         warm: whether the cache is filled from the start, not only by what is asked for.
         http: where to answer for metrics and health, host and port; None: nowhere.
+        arena_bytes: most memory of clients on this host that is written into; 0: none.
+        arena_dir: folder of the socket over which they hand it over; None: the user's runtime folder.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -56,6 +62,8 @@ class WorkerConfig:
     cache_dir: Path | None = None
     warm: bool = False
     http: Address | None = None
+    arena_bytes: int = ARENA_BYTES
+    arena_dir: Path | None = None
 
     def __post_init__(self) -> None:
         if self.http is not None and self.http.kind != "tcp":

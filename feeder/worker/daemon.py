@@ -27,6 +27,7 @@ from feeder.records import Dataset
 from feeder.wire import SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
+from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import open_caching
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
@@ -107,6 +108,21 @@ def _warn_of_slow_shards(dataset: Dataset) -> None:
             name,
             reason,
         )
+
+
+def _open_arenas(config: WorkerConfig) -> Arenas | None:
+    """What takes memory of clients on this host; None where that is not wanted, or has no place."""
+    if not config.arena_bytes:
+        return None
+    try:
+        arenas = Arenas(config.arena_dir or default_folder(), config.max_streams, config.arena_bytes)
+    except ConfigError as error:
+        if config.arena_dir is not None:
+            raise
+        log.warning("clients on this host are served over the network: %s", error)
+        return None
+    log.info("memory of clients on this host is taken at %s", arenas.path)
+    return arenas
 
 
 def _open_decoder(threads: int, kind: Kind) -> Decoder:
@@ -237,6 +253,9 @@ class _Worker:
         caching = open_caching(config, datasets, decoder, pixels)
         if caching is not None:
             stack.callback(caching.close)
+        arenas = _open_arenas(config)
+        if arenas is not None:
+            stack.callback(arenas.close)
         quarantine = Quarantine()
         self._sessions = SessionRegistry(config.max_streams)
         self._pipeline = Pipeline(readers, callers, quarantine)
@@ -244,7 +263,7 @@ class _Worker:
         worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         identity = Identity(worker_id, threads, pixels)
         servicer = FeederServicer(
-            identity, datasets, decoder, self._sessions, self._pipeline, quarantine, caching
+            identity, datasets, decoder, self._sessions, self._pipeline, quarantine, caching, arenas
         )
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)

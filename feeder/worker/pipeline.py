@@ -19,8 +19,9 @@ from feeder.batch import BadChunk, ChunkMaker, Fetched, FoundBad
 from feeder.decode import MessageBuffer
 from feeder.errors import ConfigError, StorageError
 from feeder.wire import max_slots
-from feeder.wire.codec import ChunkFrame, encode_reply
+from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply
 from feeder.wire.messages import BadRecordInfo, ChunkRequest, Draining, Failed, FailureKind
+from feeder.worker.arenas import Arena, Target
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.scheduler import Job, Scheduler
 from feeder.worker.stream import Answer, Stream
@@ -45,6 +46,7 @@ class Counters:
     images: int = 0
     chunks: int = 0
     bytes_sent: int = 0
+    bytes_placed: int = 0
     bad_records: int = 0
     read_s: float = 0.0
     decode_s: float = 0.0
@@ -55,6 +57,7 @@ class Counters:
 class _Open:
     stream: Stream
     maker: ChunkMaker
+    arena: Arena | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +109,27 @@ class Pipeline:
             self._count_idle(0)
             return replace(self._counters)
 
-    def open(self, stream: Stream, maker: ChunkMaker) -> None:
-        """Takes requests of a stream from now on; does nothing for one whose call ended meanwhile."""
+    def open(self, stream: Stream, maker: ChunkMaker, arena: Arena | None = None) -> None:
+        """Takes requests of a stream from now on; does nothing for one whose call ended meanwhile.
+
+        Args:
+            arena: of the stream's client; it ends with the stream.
+        """
         with self._lock:
-            if stream.closed:
-                return
-            self._open[stream.number] = _Open(stream, maker)
-            self._scheduler.open(stream.number, maker.spec.image_bytes)
+            if not stream.closed:
+                self._open[stream.number] = _Open(stream, maker, arena)
+                self._scheduler.open(stream.number, maker.spec.image_bytes)
+            elif arena is not None:
+                arena.end()
 
     def close_stream(self, stream: Stream) -> None:
         """Drops what a stream still asked for; does nothing the second time."""
         with self._lock:
-            self._open.pop(stream.number, None)
+            opened = self._open.pop(stream.number, None)
             self._scheduler.close(stream.number)
             self._work.notify_all()
+        if opened is not None and opened.arena is not None:
+            opened.arena.end()
 
     def ask(self, stream: Stream, request: ChunkRequest) -> None:
         """Takes a request of an open stream.
@@ -152,6 +162,7 @@ class Pipeline:
                     self._counters.images += answer.images
                     self._counters.chunks += 1
                     self._counters.bytes_sent += len(answer.data)
+                    self._counters.bytes_placed += answer.placed_bytes
 
     def drain(self) -> None:
         """Tells every stream that the worker wants to go; each ends once nothing is owed."""
@@ -181,7 +192,7 @@ class Pipeline:
             started_s = time.perf_counter()
             fetched = None
             try:
-                fetched = _fetch(opened.maker, job.request)
+                fetched = _fetch(opened, job.request)
             except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
                 self._fail(opened, job, error)
             with self._lock:
@@ -216,7 +227,7 @@ class Pipeline:
                 continue
             started_s = time.perf_counter()
             try:
-                opened.stream.put(self._chunk(opened.maker, job, fetched))
+                opened.stream.put(self._chunk(opened, job, fetched))
             except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
                 self._fail(opened, job, error)
             with self._lock:
@@ -240,7 +251,12 @@ class Pipeline:
         self._idle_counted_s = now_s
         self._idle += change
 
-    def _chunk(self, maker: ChunkMaker, job: Job, fetched: Fetched) -> Answer:
+    def _chunk(self, opened: _Open, job: Job, fetched: Fetched) -> Answer:
+        maker, arena = opened.maker, opened.arena
+        if arena is not None and job.request.destination is not None:
+            with arena.writing(job.request, maker.spec.image_size) as target:
+                if target is not None:
+                    return self._placed(maker, job, fetched, target)
         spec = maker.spec
         slots = len(job.request.slots)
         frame = ChunkFrame(job.request.id, slots, spec.image_bytes)
@@ -254,6 +270,13 @@ class Pipeline:
         if made.bad:
             data = frame.with_bad(data, self._note_bad(spec.dataset, made.bad))
         return Answer(data, job, slots)
+
+    def _placed(self, maker: ChunkMaker, job: Job, fetched: Fetched, target: Target) -> Answer:
+        made = maker.make(fetched, *target)
+        bad = self._note_bad(maker.spec.dataset, made.bad) if made.bad else []
+        slots = len(job.request.slots)
+        data = encode_placed(job.request.id, made.records, made.labels, made.status, bad)
+        return Answer(data, job, slots, slots * maker.spec.image_bytes)
 
     def _fail(self, opened: _Open, job: Job, error: Exception) -> None:
         kind, bad, message = FailureKind.INTERNAL, None, str(error)
@@ -279,7 +302,8 @@ class Pipeline:
         return infos
 
 
-def _fetch(maker: ChunkMaker, request: ChunkRequest) -> Fetched:
+def _fetch(opened: _Open, request: ChunkRequest) -> Fetched:
+    maker = opened.maker
     most = max_slots(maker.spec.image_bytes)
     if not 1 <= len(request.slots) <= most:
         raise ConfigError(
@@ -288,4 +312,6 @@ def _fetch(maker: ChunkMaker, request: ChunkRequest) -> Fetched:
         )
     if any(this >= following for this, following in pairwise(request.slots)):
         raise ConfigError(f"slots of a chunk request must ascend, got {list(request.slots)}")
+    if opened.arena is not None and request.destination is not None:
+        opened.arena.check(request, maker.spec.image_bytes)
     return maker.fetch(request.epoch, request.taken, request.slots)

@@ -21,6 +21,7 @@ from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
 from feeder.wire.messages import Open, Opened
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.arenas import Arenas
 from feeder.worker.caching import Caching
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
@@ -56,6 +57,7 @@ class FeederServicer:
         pipeline: Pipeline,
         quarantine: Quarantine,
         caching: Caching | None,
+        arenas: Arenas | None,
     ) -> None:
         self._identity = identity
         self._datasets = datasets
@@ -64,6 +66,7 @@ class FeederServicer:
         self._pipeline = pipeline
         self._quarantine = quarantine
         self._caching = caching
+        self._arenas = arenas
         self._started_s = time.monotonic()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -123,10 +126,12 @@ class FeederServicer:
                 seek_refused=sum(counts.refused for counts in seek),
                 seek_torn=sum(counts.torn for counts in seek),
                 seek_dropped=sum(counts.dropped for counts in seek),
+                bytes_placed=counters.bytes_placed,
             ),
             uptime_s=time.monotonic() - self._started_s,
             quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],
             cache=None if self._caching is None else self._caching.info(),
+            side_socket="" if self._arenas is None else self._arenas.path,
         )
 
     def feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -148,8 +153,8 @@ class FeederServicer:
                 name=f"feeder-receive-{ticket.number}",
                 daemon=True,
             ).start()
-            stream.wait_opened(OPEN_DEADLINE_S)
-            yield encode_reply(Opened(self._identity.worker_id, self._pipeline.max_outstanding))
+            arena = stream.wait_opened(OPEN_DEADLINE_S)
+            yield encode_reply(Opened(self._identity.worker_id, self._pipeline.max_outstanding, arena))
             yield from self._pipeline.answers(stream)
         except Closed:
             return  # the client is gone, there is nobody to tell
@@ -162,10 +167,11 @@ class FeederServicer:
     def _open(self, opening: Open, stream: Stream, ticket: Ticket, peer: str) -> None:
         maker = self._maker(opening)
         self._sessions.claim(ticket, opening)
-        self._pipeline.open(stream, maker)
+        arena = self._arenas.claim(opening.arena) if self._arenas is not None and opening.arena else None
+        self._pipeline.open(stream, maker, arena)
         spec = opening.spec
         log.info(
-            "stream %d opened: %s, %s, job %r, consumer %d of %d, batch %d, %s, %d px",
+            "stream %d opened: %s, %s, job %r, consumer %d of %d, batch %d, %s, %d px%s",
             ticket.number,
             peer,
             spec.dataset,
@@ -175,8 +181,9 @@ class FeederServicer:
             spec.global_batch,
             spec.augment,
             spec.image_size,
+            "" if arena is None else ", into the client's memory",
         )
-        stream.opened()
+        stream.opened(arena=arena is not None)
         if self._sessions.draining:
             self._pipeline.drain()  # it came in just before, and would not hear of it
 

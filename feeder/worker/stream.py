@@ -14,11 +14,13 @@ __all__ = ["Answer", "Stream"]
 
 
 class Answer(NamedTuple):
-    """A FeedReply as bytes, the job that it answers if any, and the images in it."""
+    """A FeedReply as bytes, the job that it answers if any, its images, and their bytes in the client's
+    arena."""
 
     data: bytes
     job: Job | None = None
     images: int = 0
+    placed_bytes: int = 0
 
 
 class Stream:
@@ -31,6 +33,7 @@ class Stream:
         self.number = number
         self._changed = threading.Condition()
         self._opened = False
+        self._arena = False
         self._answers: deque[Answer] = deque()
         self._error: FeederError | None = None
         self._finishing = False
@@ -41,14 +44,14 @@ class Stream:
         """Whether nobody waits for answers any more."""
         return self._closed
 
-    def opened(self) -> None:
-        """The client's Open was accepted."""
+    def opened(self, *, arena: bool = False) -> None:
+        """The client's Open was accepted, with its arena or without."""
         with self._changed:
-            self._opened = True
+            self._opened, self._arena = True, arena
             self._changed.notify_all()
 
-    def wait_opened(self, timeout_s: float) -> None:
-        """Waits until the client's Open was accepted.
+    def wait_opened(self, timeout_s: float) -> bool:
+        """Waits until the client's Open was accepted; returns whether its arena was, too.
 
         Raises:
             ProtocolError: the client ended its side before, or sent nothing in time.
@@ -66,6 +69,7 @@ class Stream:
             if not self._opened:
                 what = "the client ended its side" if in_time else f"nothing came within {timeout_s:g} s"
                 raise ProtocolError(f"the first message must be Open: {what}")
+            return self._arena
 
     def put(self, answer: Answer) -> None:
         """An answer is ready to be sent."""

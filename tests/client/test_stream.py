@@ -151,7 +151,6 @@ def test_a_position_of_another_stream_is_refused(scripted: Make) -> None:
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"consumer_index": 2, "consumer_count": 2}, r"consumer_index must be in \[0, 2\), got 2"),
         ({"epochs": 0}, "epochs"),
-        ({"transport": "shm"}, "not in this version"),
         ({"transport": "pigeon"}, "unknown"),
         ({"prefetch_bytes": 0}, "prefetch_bytes"),
         ({"stall_timeout_s": 0}, "stall_timeout_s"),
