@@ -1,7 +1,7 @@
 """What the control groups of this process allow it: memory and processor time.
 
-Reads both versions: "0::/path", memory.max and cpu.max (v2); "n:...memory...:/path", memory.limit_in_bytes and
-cpu.cfs_quota_us (v1).
+Reads both versions: "0::/path", memory.max and cpu.max (v2); "n:...memory...:/path", memory.limit_in_bytes
+and cpu.cfs_quota_us (v1).
 """
 
 from __future__ import annotations

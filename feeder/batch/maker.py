@@ -216,8 +216,8 @@ class ChunkMaker:
 
         Args:
             fetched: n slots of a step.
-            out: uint8 [n, image_size, image_size, 3], C-contiguous; [m, ...] with `places`. Other images of it
-                are not touched.
+            out: uint8 [n, image_size, image_size, 3], C-contiguous; [m, ...] with `places`. Other images of
+                it are not touched.
             places: int64 [n], which image of `out` each slot is; None: they are its images in turn.
 
         Raises:

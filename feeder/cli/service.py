@@ -98,7 +98,8 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         "--arena-bytes",
         default="64GiB",
         metavar="SIZE",
-        help="most of it that is mapped at a time; 0: they are served over the network (default: %(default)s)",
+        help="most of it that is mapped at a time; 0: they are served over the network (default: "
+        "%(default)s)",
     )
     same_host.add_argument(
         "--arena-dir",

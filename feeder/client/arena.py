@@ -1,7 +1,7 @@
 """The memory that this client shares with workers on its host: batch buffers in a sealed memfd.
 
-A buffer is an array, and its memory goes back to the arena when that array and all views of it are gone, be they
-NumPy's, PyTorch's or a memoryview.
+A buffer is an array, and its memory goes back to the arena when that array and all views of it are gone, be
+they NumPy's, PyTorch's or a memoryview.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from feeder.wire.side import (
 __all__ = ["Arena", "Handover", "hand_over"]
 
 SPARE_BUFFERS = 4
-"""Beyond those that are ready or in the making: for the batch in use, the one before it, and two that somebody
-keeps, such as a transfer to a device."""
+"""Beyond those that are ready or in the making: for the batch in use, the one before it, and two that
+somebody keeps, such as a transfer to a device."""
 
 MEMORY_SHARE = 0.5
 """Of what the cgroup allows this process: the arena never takes more."""
@@ -92,8 +92,8 @@ class Arena:
         return ArenaOffer(self.count, self._buffer_bytes)
 
     def array(self, number: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """A buffer as a new array, uint8 of this shape and page-aligned; `dropped` hears when it, and all that
-        was made of it, are gone.
+        """A buffer as a new array, uint8 of this shape and page-aligned; `dropped` hears when it, and all
+        that was made of it, are gone.
 
         Raises:
             ServiceError: the system has no memory left for a buffer that was not used before.

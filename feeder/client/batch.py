@@ -19,8 +19,8 @@ __all__ = ["Assembly", "Batch", "Landing"]
 class Batch:
     """This consumer's part of one global step.
 
-    The arrays are the caller's own, to keep and to write to: nothing else ever changes what is in them. From a
-    worker on the same host `images` lies in memory that is used again for a later batch, but only when this
+    The arrays are the caller's own, to keep and to write to: nothing else ever changes what is in them. From
+    a worker on the same host `images` lies in memory that is used again for a later batch, but only when this
     array and all that was made of it without a copy (views, tensors, memoryviews) are gone. Who keeps many
     batches gets more of them in memory of their own. A process that is forked shares the images and does not
     count: it copies what it wants to keep.
@@ -92,15 +92,15 @@ class Assembly:
         self.bad.extend(chunk.bad)
 
     def copy(self, slots: tuple[int, ...], images: NDArray[np.uint8]) -> int:
-        """Takes over pixels of these slots that came to another place, which this batch left meanwhile; returns
-        how many bytes."""
+        """Takes over pixels of these slots that came to another place, which this batch left meanwhile;
+        returns how many bytes."""
         for at, _ in self._runs(slots):
             self.images[at] = images[at]
         return len(slots) * int(images[0].nbytes)
 
     def leave(self) -> int:
-        """Moves to memory of its own, since what a worker was late with, and another made meanwhile, may still
-        be arriving: it goes on into the old array. Returns how many bytes were copied."""
+        """Moves to memory of its own, since what a worker was late with, and another made meanwhile, may
+        still be arriving: it goes on into the old array. Returns how many bytes were copied."""
         self.images = self.images.copy()
         self.buffer = None
         return self.images.nbytes
@@ -118,8 +118,8 @@ class Assembly:
 
 
 class Landing(NamedTuple):
-    """Where the pixels of one arriving chunk go, in their order: views of bytes of `images`, which were those of
-    `assembly` when it began to arrive."""
+    """Where the pixels of one arriving chunk go, in their order: views of bytes of `images`, which were those
+    of `assembly` when it began to arrive."""
 
     assembly: Assembly
     images: NDArray[np.uint8]

@@ -4,9 +4,9 @@ clock.
     free --take--> in use --dropped--> free, where no worker may still write into it
                                        retired --confirmed, ended--> free
 
-A worker may write into a buffer from when it was asked to until it answers, or until its socket's end says that
-it will never. What it was asked to write is a part of the batch that nobody else writes meanwhile: a second
-worker that is asked for the same slots is asked to send them.
+A worker may write into a buffer from when it was asked to until it answers, or until its socket's end says
+that it will never. What it was asked to write is a part of the batch that nobody else writes meanwhile: a
+second worker that is asked for the same slots is asked to send them.
 """
 
 from __future__ import annotations

@@ -182,9 +182,9 @@ class Client:
                 consumer_index), and one whose other arguments differ. None: anybody may ask for anything.
             prefetch_bytes: room for batches that are ready or in the making, at least one is. None: 4
                 batches, more of small ones, at most 1 GiB unless one batch is larger.
-            transport: "auto": a worker on this host writes batches into this process's memory, if its side socket
-                can be reached; others send them. "shm": a worker that cannot do so is refused. "grpc": all
-                send them.
+            transport: "auto": a worker on this host writes batches into this process's memory, if its side
+                socket can be reached; others send them. "shm": a worker that cannot do so is refused. "grpc":
+                all send them.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
 
         Raises:

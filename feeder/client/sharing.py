@@ -58,8 +58,8 @@ class Sharing:
     # Workers that come and go.
 
     def offer(self, name: str, info: WorkerInfo) -> bytes:
-        """Gives the arena to a worker that is about to be called, if it is on this host: what Open tells of it,
-        or nothing. Takes the lock, but not while it waits.
+        """Gives the arena to a worker that is about to be called, if it is on this host: what Open tells of
+        it, or nothing. Takes the lock, but not while it waits.
 
         Raises:
             Refused: the transport is "shm", and the worker does not take the arena.
@@ -192,6 +192,6 @@ class Sharing:
     @staticmethod
     def _refused(name: str, reason: str) -> Refused:
         return Refused(
-            f"worker {name} does not write into this process's memory, as transport='shm' wants: {reason}; use "
-            "transport='auto' to be served over the network then"
+            f"worker {name} does not write into this process's memory, as transport='shm' wants: {reason}; "
+            "use transport='auto' to be served over the network then"
         )

@@ -35,8 +35,8 @@ class WorkerStats:
         failovers: requests that it did not fulfil, or not in time, and that went to another worker.
         hedges: those of them that went there because it was later than usual.
         error: why it is not connected; empty while it is, and where it was until the end.
-        transport: how its pixels come, or last came: "shm" (it writes them into this process's memory) or "grpc";
-            empty before it was connected.
+        transport: how its pixels come, or last came: "shm" (it writes them into this process's memory) or
+            "grpc"; empty before it was connected.
     """
 
     state: WorkerState | Literal["closed"]
@@ -60,7 +60,8 @@ class StreamStats:
         wait_s: seconds that the consumer waited for them.
         received_bytes: of pixels that came over the connections.
         copied_bytes: of pixels that this process copied: those that came over the connections, and those of
-            batches where a worker that was late may still have written. 0 with "shm", as long as no worker fails.
+            batches where a worker that was late may still have written. 0 with "shm", as long as no worker
+            fails.
         transport: how they come from all workers that were connected: "shm", "grpc", or "mixed".
         workers: by address.
     """

@@ -69,8 +69,8 @@ class Open:
 class ChunkRequest:
     """A client's wish for `slots` (ascending, in [0, global_batch)) of the step at (epoch, taken).
 
-    `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus the
-    first slot images behind it. None: pixels come in the reply.
+    `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus
+    the first slot images behind it. None: pixels come in the reply.
     """
 
     id: int

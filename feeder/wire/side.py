@@ -56,8 +56,8 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def may_share(uid: int, own: int) -> bool:
-    """Whether memory may be shared between a process of user `uid` and this one, of user `own`: both the same,
-    or one of them root."""
+    """Whether memory may be shared between a process of user `uid` and this one, of user `own`: both the
+    same, or one of them root."""
     return uid == own or 0 in (uid, own)
 
 
@@ -111,7 +111,7 @@ def check_memory(fd: int, offer: ArenaOffer) -> None:
         raise Refused("an arena must be a memfd; offered was a descriptor without seals") from None
     if seals & SEALS != SEALS or seals & fcntl.F_SEAL_WRITE:
         raise Refused(
-            f"an arena must be sealed against shrinking, growing and other seals (F_SEAL_SHRINK, F_SEAL_GROW, "
+            f"an arena must be sealed against shrinking, growing and seals (F_SEAL_SHRINK, F_SEAL_GROW, "
             f"F_SEAL_SEAL), and not against writing; it has the seals {seals:#x}"
         )
     found = os.fstat(fd)

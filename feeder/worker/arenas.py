@@ -55,7 +55,8 @@ _MAX_PATH_BYTES = 107  # sun_path of sockaddr_un holds 108 with its closing zero
 
 
 class Target(NamedTuple):
-    """Where a chunk's pixels go: images of `out`, uint8 [m, H, W, 3]; `places`, int64 [n], one of them a slot."""
+    """Where a chunk's pixels go: images of `out`, uint8 [m, H, W, 3]; `places`, int64 [n], one of them a
+    slot."""
 
     out: NDArray[np.uint8]
     places: NDArray[np.int64]
@@ -88,8 +89,8 @@ class Arena:
         span = (request.slots[-1] - request.slots[0] + 1) * image_bytes
         if buffer >= self._buffers or offset + span > self._buffer_bytes:
             raise ConfigError(
-                f"chunk request {request.id} wants {span} bytes at {offset} of buffer {buffer}; the arena has "
-                f"{self._buffers} buffers of {self._buffer_bytes} bytes"
+                f"chunk request {request.id} wants {span} bytes at {offset} of buffer {buffer}; the arena "
+                f"has {self._buffers} buffers of {self._buffer_bytes} bytes"
             )
 
     @contextlib.contextmanager
@@ -325,7 +326,8 @@ def _refuse(connection: socket.socket, error: Exception) -> None:
 
 
 def _listen(folder: Path) -> tuple[socket.socket, str]:
-    """A socket with a name that no other worker has or will have: hosts and containers may share the folder."""
+    """A socket with a name that no other worker has or will have: hosts and containers may share the
+    folder."""
     try:
         folder = folder.absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

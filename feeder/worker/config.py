@@ -19,8 +19,8 @@ MAX_STREAMS = 4096
 MAX_THREADS = 4096
 
 ARENA_BYTES = 64 << 30
-"""Eight trainers of a host with the most that a client keeps ready by default have a fifth of it. The memory is
-theirs."""
+"""Eight trainers of a host with the most that a client keeps ready by default have a fifth of it. The memory
+is theirs."""
 
 
 @dataclass(frozen=True)
