@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +27,10 @@ settings.load_profile("feeder")
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAK_DEADLINE_S = 5.0
+
+# Where workers make their side sockets: not where those of this user's own are, and with a short path.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="feeder-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -190,6 +190,12 @@ class Engine:
             return dict(self._sharing.transports)
 
     @property
+    def retired(self) -> int:
+        """Buffers that wait for a worker to leave them alone."""
+        with self._lock:
+            return self._sharing.retired()
+
+    @property
     def closed(self) -> bool:
         """Whether `stop` or `close` was called."""
         return self._closed

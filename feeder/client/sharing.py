@@ -164,9 +164,9 @@ class Sharing:
         assert self._arena is not None
         return self._arena.view(buffer, self._shape)
 
-    @property
     def retired(self) -> int:
-        """Buffers that wait for a worker to leave them alone."""
+        """Buffers that wait for a worker to leave them alone, as far as is known now."""
+        self._settle()
         return self._buffers.retired()
 
     def _made_arena(self) -> Arena:

@@ -62,6 +62,7 @@ class StreamStats:
         copied_bytes: of pixels that this process copied: those that came over the connections, and those of
             batches where a worker that was late may still have written. 0 with "shm", as long as no worker
             fails.
+        retired: buffers that are not used again until a worker that was late says that it leaves them alone.
         transport: how they come from all workers that were connected: "shm", "grpc", or "mixed".
         workers: by address.
     """
@@ -71,6 +72,7 @@ class StreamStats:
     wait_s: float
     received_bytes: int
     copied_bytes: int
+    retired: int
     transport: str
     workers: Mapping[str, WorkerStats]
 
@@ -219,6 +221,7 @@ class Stream(Iterator[Batch]):
             wait_s=engine.wait_s,
             received_bytes=engine.received_bytes,
             copied_bytes=engine.copied_bytes,
+            retired=engine.retired,
             transport=kinds[0] if len(kinds) == 1 else "mixed",
             workers=workers,
         )

@@ -42,6 +42,7 @@ MAX_BUFFERS = 4096
 MAX_PACKET_BYTES = 4096
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
+_FD = struct.Struct("i")
 
 
 def side_socket() -> socket.socket:
@@ -75,7 +76,16 @@ def receive_offer(connection: socket.socket) -> tuple[ArenaOffer, int] | None:
     Raises:
         ProtocolError: it is no offer, or one without memory.
     """
-    data, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    # Not by socket.recv_fds, which forgets the flags.
+    data, controls, flags, _ = connection.recvmsg(
+        MAX_PACKET_BYTES, socket.CMSG_LEN(_FD.size), socket.MSG_CMSG_CLOEXEC
+    )
+    fds = [
+        fd
+        for level, kind, content in controls
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for (fd,) in _FD.iter_unpack(content[: len(content) // _FD.size * _FD.size])
+    ]
     if not data and not fds:
         return None
     try:

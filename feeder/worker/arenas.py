@@ -142,12 +142,14 @@ class _Peer:
 
     Attributes:
         deadline_s: until when it must have offered something.
+        refusal: what it is told whatever it offers.
         arena: what it offered.
         done: the arena is let go.
     """
 
     connection: socket.socket
     deadline_s: float
+    refusal: str = ""
     token: bytes = b""
     arena: Arena | None = None
     done: bool = False
@@ -230,17 +232,15 @@ class Arenas:
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.setblocking(False)
-        uid = peer_uid(connection)
-        try:
-            if len(self._peers) >= self._most + SPARE_PEERS:
-                raise Refused("too many connections to the side socket: close some")
-            if not may_share(uid, self._own):
-                raise Refused(f"the worker runs as user {self._own} and shares no memory with user {uid}")
-        except Refused as error:
-            _refuse(connection, error)
+        if len(self._peers) >= self._most + SPARE_PEERS:
+            _refuse(connection, Refused("too many connections to the side socket: close some"))
             connection.close()
             return
-        self._peers[connection.fileno()] = _Peer(connection, time.monotonic() + SIDE_TIMEOUT_S)
+        peer = _Peer(connection, time.monotonic() + SIDE_TIMEOUT_S)
+        uid = peer_uid(connection)
+        if not may_share(uid, self._own):
+            peer.refusal = f"the worker runs as user {self._own} and shares no memory with user {uid}"
+        self._peers[connection.fileno()] = peer
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, peer: _Peer) -> None:
@@ -268,6 +268,8 @@ class Arenas:
 
     def _take(self, peer: _Peer, offer: ArenaOffer, fd: int) -> None:
         try:
+            if peer.refusal:
+                raise Refused(peer.refusal)
             check_memory(fd, offer)
             if sum(other.arena is not None for other in self._peers.values()) >= self._most:
                 raise Refused(f"{self._most} arenas are mapped, as many as --max-streams")

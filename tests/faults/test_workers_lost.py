@@ -36,10 +36,12 @@ def two(shards: Path, start_worker: Any) -> tuple[Any, Any]:
     return start_worker(shards), start_worker(shards)
 
 
-@pytest.fixture
-def stream(two: tuple[Any, Any]) -> Iterator[feeder.Stream]:
+@pytest.fixture(params=["shm", "grpc"])
+def stream(two: tuple[Any, Any], request: pytest.FixtureRequest) -> Iterator[feeder.Stream]:
     client = feeder.connect([worker.address for worker in two])
-    with client.stream("data", **ARGUMENTS, prefetch_bytes=ROOM, stall_timeout_s=20) as made:
+    with client.stream(
+        "data", **ARGUMENTS, prefetch_bytes=ROOM, stall_timeout_s=20, transport=request.param
+    ) as made:
         yield made
 
 
@@ -222,7 +224,7 @@ def test_a_connection_that_is_cut_again_and_again(
 ) -> None:
     proxy = CuttingProxy(pair[0].address, 500_000)
     try:
-        with feeder.connect(proxy.address).stream("data", **ARGUMENTS) as stream:
+        with feeder.connect(proxy.address).stream("data", **ARGUMENTS, transport="grpc") as stream:
             batches = list(stream)
             check_whole(stream, batches, undisturbed, digest_batches)
             assert stream.stats().workers[proxy.address].reconnects >= 3
