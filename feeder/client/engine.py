@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.link import Link
@@ -330,10 +331,10 @@ class Engine:
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
             write = self._sharing.confirmed(chunk.id)
-            if write is None or write.worker != name:
-                raise ProtocolError(f"worker {name}: chunk {chunk.id} is in no place that it was given")
             if piece is not None and not self._closed:
                 assembly = self._assemblies[piece.step.number]
+                if write is None:
+                    self._fail(name, chunk, f"chunk {chunk.id} is in no place that it was given")
                 self._check(name, piece, chunk, assembly)
                 if assembly.buffer != write.buffer:
                     self.copied_bytes += assembly.copy(piece.slots, self._sharing.view(write.buffer))
@@ -350,11 +351,14 @@ class Engine:
     def _check(self, name: str, piece: Piece, chunk: Chunk, assembly: Assembly) -> None:
         mismatch = assembly.mismatch(piece.slots, chunk)
         if mismatch is not None:
-            now = time.monotonic()
-            error = ProtocolError(f"worker {name}: {mismatch}")
-            self._session.failed(name, chunk.id, error, now, final=False)
-            self._send(now)
-            raise error
+            self._fail(name, chunk, mismatch)
+
+    def _fail(self, name: str, chunk: Chunk, reason: str) -> NoReturn:
+        now = time.monotonic()
+        error = ProtocolError(f"worker {name}: {reason}")
+        self._session.failed(name, chunk.id, error, now, final=False)
+        self._send(now)
+        raise error
 
     def _delivered(self, name: str, chunk: Chunk, now: float) -> None:
         self._session.delivered(name, chunk.id, now)

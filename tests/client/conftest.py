@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,9 +15,10 @@ import pytest
 from feeder.order import Order
 from feeder.wire import DESCRIBE, FEED, SERVICE
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.codec import ChunkFrame, encode_reply, parse_request
+from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply, parse_request
 from feeder.wire.messages import ChunkRequest, Open, Opened, SlotStatus
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.arenas import Arena, Arenas
 
 RECORDS = 40
 
@@ -25,14 +27,25 @@ Script = Callable[["ScriptedWorker", ChunkRequest], bytes | None]
 
 
 class ScriptedWorker:
-    """Serves "data", 40 records, at `address`, and answers requests with `script`."""
+    """Serves "data", 40 records, at `address`, and answers requests with `script`; with a folder for a side
+    socket it takes arenas, too."""
 
     opening: Open
 
-    def __init__(self, script: Script | None = None, *, fingerprint: str = "f1", pixels: str = "p1") -> None:
-        self.script = script or ScriptedWorker.chunk
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        fingerprint: str = "f1",
+        pixels: str = "p1",
+        side: Path | None = None,
+    ) -> None:
+        self.script = script or ScriptedWorker.answer
         self.asked = 0
         self.openings = 0
+        self.arenas = None if side is None else Arenas(side, 8, 1 << 30)
+        self.arena: Arena | None = None
+        self.destinations = 0  # requests that named one
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         self.max_outstanding = 4
         self.shift = 0  # added to the record numbers that it says it gives
@@ -59,6 +72,7 @@ class ScriptedWorker:
             decoder="none",
             pixel_fingerprint=self._pixels,
             datasets=[pb.DatasetInfo(name="data", records=RECORDS, fingerprint=self._fingerprint)],
+            side_socket="" if self.arenas is None else self.arenas.path,
         )
 
     def _feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -68,17 +82,45 @@ class ScriptedWorker:
         if self.refuse is not None:
             context.abort(*self.refuse)
         self.openings += 1
-        yield encode_reply(Opened("scripted", self.max_outstanding))
-        for data in requests:
-            request = parse_request(data)
-            assert isinstance(request, ChunkRequest)
-            self.asked += 1
-            answer = self.script(self, request)
-            if answer is not None:
-                yield answer
+        arena = self.arena = None if self.arenas is None else self.arenas.claim(opening.arena)
+        try:
+            yield encode_reply(Opened("scripted", self.max_outstanding, arena is not None))
+            for data in requests:
+                request = parse_request(data)
+                assert isinstance(request, ChunkRequest)
+                self.asked += 1
+                self.destinations += request.destination is not None
+                answer = self.script(self, request)
+                if answer is not None:
+                    yield answer
+        finally:
+            if arena is not None:
+                arena.end()
+
+    def answer(self, request: ChunkRequest) -> bytes:
+        """What a good worker answers: all values of an image are `record + 1`, its label is `record % 10`."""
+        return self.chunk(request) if request.destination is None else self.placed(request)
+
+    def write(self, request: ChunkRequest, values: Any) -> None:
+        """Fills the images of a request's destination with one value each."""
+        assert self.arena is not None
+        self.arena.check(request, self.opening.spec.image_bytes)
+        with self.arena.writing(request, self.opening.spec.image_size) as target:
+            if target is not None:
+                target.out[target.places] = np.reshape(values, (-1, 1, 1, 1))
+
+    def placed(self, request: ChunkRequest) -> bytes:
+        """The answer where a request has a destination."""
+        records = Order(self.opening.spec, RECORDS).records(
+            request.epoch, request.taken, np.array(request.slots)
+        )
+        self.write(request, records + 1)
+        status = np.where(records < 0, SlotStatus.PADDING, SlotStatus.OWN).astype(np.uint8)
+        labels = np.where(records < 0, -1, records % 10).astype(np.int32)
+        return encode_placed(request.id, records + self.shift, labels, status, ())
 
     def chunk(self, request: ChunkRequest) -> bytes:
-        """What a good worker answers: all values of an image are `record + 1`, its label is `record % 10`."""
+        """The answer with pixels in it."""
         spec = self.opening.spec
         records = Order(spec, RECORDS).records(request.epoch, request.taken, np.array(request.slots))
         frame = ChunkFrame(request.id, len(records), spec.image_bytes)
@@ -99,6 +141,8 @@ class ScriptedWorker:
     def close(self) -> None:
         self.stop()
         self._pool.shutdown()
+        if self.arenas is not None:
+            self.arenas.close()
 
 
 @pytest.fixture
