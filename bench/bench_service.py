@@ -1,4 +1,5 @@
-"""The whole service: a worker and a client, each a process, over TCP loopback, on all cores that may be used.
+"""The whole service: a worker and a client, each a process, over TCP loopback and through shared memory, on
+all cores that may be used.
 
 Beside it the same chunks made inside the consumer's process, which no service can beat, both without seek
 points and with those that a first epoch leaves; and tf.data service on the same shards. All batches are 64
@@ -17,7 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +47,11 @@ INDEXES = "indexes"
 WORKER_READY_S = 60.0
 READY_LINE = "feeder worker listening on "
 
-FEEDER, IN_PROCESS, TFDATA = "feeder", "feeder in-process", "tf.data service"
-SEEK_FEEDER, SEEK_IN_PROCESS = f"{FEEDER} (seek points)", f"{IN_PROCESS} (seek points)"
+FEEDER, SAME_HOST, IN_PROCESS = "feeder", "feeder, same host", "feeder in-process"
+SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS = (
+    f"{name} (seek points)" for name in (FEEDER, SAME_HOST, IN_PROCESS)
+)
+TFDATA = "tf.data service"
 
 MOST_BRIGHTNESS_APART = 25.0
 """Levels between the means of two batches. tf.data service draws other windows of other records, so that only
@@ -56,9 +60,11 @@ a wrong scale or an empty batch can be told."""
 
 @dataclass(frozen=True)
 class ServiceRound(harness.Round):
-    """A round with the consumer's part of the CPU time."""
+    """A round with the consumer's part of the CPU time, and the bytes of pixels that its client copied; None:
+    not known."""
 
     consumer_cpu_seconds: float
+    copied_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Party:
             cpu_seconds=share * sum(spent),
             images=reply["images"],
             consumer_cpu_seconds=share * spent[0],
+            copied_bytes=reply.get("copied_bytes"),
         )
 
 
@@ -129,12 +136,16 @@ def run(
         paths = _shards(folder, shards, place)
         job = Job(place, paths, size, threads or len(cores), batches, cores)
         tables.progress("checking feeder")
-        parties = {
-            FEEDER: _feeder(FEEDER, job, "off", stack),
-            IN_PROCESS: _in_process(IN_PROCESS, job, "off", stack),
-            SEEK_FEEDER: _feeder(SEEK_FEEDER, job, "use", stack),
-            SEEK_IN_PROCESS: _in_process(SEEK_IN_PROCESS, job, "use", stack),
-        }
+        parties = {}
+        for seek, names in (
+            ("off", (FEEDER, SAME_HOST, IN_PROCESS)),
+            ("use", (SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS)),
+        ):
+            over_tcp, same_host, in_process = names
+            server, target = _worker(job, seek, stack)
+            parties[over_tcp] = _feeder(over_tcp, job, server, target, "grpc", stack)
+            parties[same_host] = _feeder(same_host, job, server, target, "shm", stack)
+            parties[in_process] = _in_process(in_process, job, seek, stack)
         brightness = _check_feeder(*(party.consumer for party in parties.values()), size=size)
         if rivals:
             tables.progress(f"checking {TFDATA}")
@@ -167,12 +178,20 @@ def run(
         "shard_bytes": shard_bytes,
     }
     rows = [
-        harness.contestant_row(head["run"], name, results[FEEDER], theirs, results[SEEK_FEEDER])
+        harness.contestant_row(
+            head["run"],
+            name,
+            results[FEEDER],
+            theirs,
+            results[SEEK_FEEDER],
+            {"same_host": results[SAME_HOST], "seek_same_host": results[SEEK_SAME_HOST]},
+        )
         | {
             "consumer_cpu_us_per_image": harness.Spread.of(
                 [1e6 * one.consumer_cpu_seconds / one.images for one in theirs]
             ).rounded(1)
         }
+        | _copied(theirs)
         | facts[name]
         for name, theirs in results.items()
     ]
@@ -197,9 +216,15 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     Returns:
         comparison -> contestant and ratios (see harness.comparison); without those that had no contestant.
     """
-    named: dict[str, dict[str, Literal["feeder", "seek"]]] = {
-        IN_PROCESS: {"the same kernel in-process": "feeder"},
-        SEEK_IN_PROCESS: {"the same kernel in-process, with seek points": "seek"},
+    named = {
+        IN_PROCESS: {
+            "the same kernel in-process": "feeder",
+            "the same kernel in-process, on the same host": "same_host",
+        },
+        SEEK_IN_PROCESS: {
+            "the same kernel in-process, with seek points": "seek",
+            "the same kernel in-process, on the same host, with seek points": "seek_same_host",
+        },
         TFDATA: {
             "tf.data service without compression": "feeder",
             "tf.data service without compression, with seek points": "seek",
@@ -211,6 +236,14 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         if row["kind"] == "contestant"
         for comparison, prefix in named.get(row["contestant"], {}).items()
     }
+
+
+def _copied(rounds: Sequence[ServiceRound]) -> dict[str, int]:
+    """Bytes of pixels that the client copied for an image, where it says so; warm-up included in both."""
+    if any(one.copied_bytes is None for one in rounds):
+        return {}
+    images = sum(one.images + WARM_UP_BATCHES * BATCH for one in rounds)
+    return {"copied_bytes_per_image": round(sum(one.copied_bytes or 0 for one in rounds) / images)}
 
 
 def _shards(folder: Path | None, pattern: str | None, place: Path) -> list[str]:
@@ -236,7 +269,7 @@ def _flags(job: Job, variant: str) -> list[str]:
     return ["--cores", ",".join(map(str, job.cores)), "--variant", variant]
 
 
-def _load(consumer: Contestant, job: Job, target: str, seek: str = "off") -> None:
+def _load(consumer: Contestant, job: Job, target: str, *, seek: str = "off", transport: str = "grpc") -> None:
     consumer.load(
         shards=job.shards,
         indexes=str(job.place / INDEXES),
@@ -245,25 +278,33 @@ def _load(consumer: Contestant, job: Job, target: str, seek: str = "off") -> Non
         batch=BATCH,
         threads=job.threads,
         target=target,
+        transport=transport,
     )
 
 
-def _feeder(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
+def _worker(job: Job, seek: str, stack: contextlib.ExitStack) -> tuple[Process, str]:
+    """A worker process, and its address."""
     # -P: the checkout that this may run in has the package too, but not the kernel.
     command = [sys.executable, "-P", "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
     command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
+    command += ["--arena-dir", str(job.place / "sockets")]
     command += [f"--dataset=bench={shard}" for shard in job.shards]
     worker = stack.enter_context(Process("feeder worker", command))
     stack.callback(worker.terminate)
-    line = worker.read_line("start", WORKER_READY_S).decode()
+    return worker, worker.read_line("start", WORKER_READY_S).decode().removeprefix(READY_LINE)
+
+
+def _feeder(
+    name: str, job: Job, worker: Process, target: str, transport: str, stack: contextlib.ExitStack
+) -> Party:
     consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "client")))
-    _load(consumer, job, line.removeprefix(READY_LINE))
+    _load(consumer, job, target, transport=transport)
     return Party(consumer, [worker])
 
 
 def _in_process(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
     consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "in-process")))
-    _load(consumer, job, "", seek)
+    _load(consumer, job, "", seek=seek)
     return Party(consumer)
 
 

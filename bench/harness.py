@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from feeder.errors import ConfigError
 
@@ -132,6 +132,7 @@ def contestant_row(
     ours: Sequence[Round],
     theirs: Sequence[Round],
     with_seek: Sequence[Round] | None = None,
+    more: Mapping[str, Sequence[Round]] | None = None,
 ) -> dict[str, Any]:
     """The measured part of one contestant's row.
 
@@ -141,6 +142,7 @@ def contestant_row(
         ours: rounds of feeder, which the row is compared with.
         theirs: rounds of the contestant (or of feeder itself: then the ratio is 1).
         with_seek: rounds of feeder with seek points; where there are some, the row is compared with them too.
+        more: further rounds of feeder to compare with, by what their ratios are called.
     """
     row: dict[str, Any] = {
         "kind": "contestant",
@@ -150,7 +152,7 @@ def contestant_row(
         "cpu_us_per_image": Spread.of([one.cpu_us_per_image for one in theirs]).rounded(1),
         "seconds": [round(one.seconds, 4) for one in theirs],
     }
-    for prefix, reference in (("feeder", ours), ("seek", with_seek)):
+    for prefix, reference in (("feeder", ours), ("seek", with_seek), *(more or {}).items()):
         if reference is not None:
             row[f"{prefix}_times_faster"] = Spread.of(ratios(reference, theirs)).rounded(3)
             row[f"{prefix}_times_less_cpu"] = Spread.of(
@@ -162,12 +164,12 @@ def contestant_row(
     return row
 
 
-def comparison(row: Mapping[str, Any], prefix: Literal["feeder", "seek"] = "feeder") -> dict[str, Any]:
+def comparison(row: Mapping[str, Any], prefix: str = "feeder") -> dict[str, Any]:
     """What a summary says of one contestant: feeder's speed over its speed, and its CPU time over feeder's.
 
     Args:
         row: of the contestant.
-        prefix: "seek" for feeder with seek points.
+        prefix: what the ratios are called: "seek" for feeder with seek points (see `contestant_row`).
     """
     ratio = row[f"{prefix}_times_faster"]
     return {

@@ -150,6 +150,7 @@ def service_table(rows: Sequence[Row]) -> str:
             "quartiles",
             "CPU us/image",
             "of it consumer",
+            "client copies B/image",
             "feeder is",
             "by CPU time",
         ),
@@ -161,6 +162,7 @@ def service_table(rows: Sequence[Row]) -> str:
                 f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
                 f"{row['cpu_us_per_image']['median']:,.0f}",
                 f"{row['consumer_cpu_us_per_image']['median']:,.0f}",
+                f"{row['copied_bytes_per_image']:,}" if "copied_bytes_per_image" in row else "-",
                 f"{row['feeder_times_faster']['median']:.2f} x",
                 f"{row['feeder_times_less_cpu']['median']:.2f} x",
             )

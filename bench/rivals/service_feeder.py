@@ -29,13 +29,18 @@ SPEC: dict[str, Any] = {"sampler": "inception", "seed": 0}
 class _Source(ABC):
     """Rounds over batches that a subclass makes."""
 
-    note = ""
+    copied_bytes = 0
+    """Of pixels, by the client, in the last round."""
+
+    @abstractmethod
+    def note(self) -> str:
+        """What this is, in a few words."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: shards, indexes, seek, size, batch, threads, target."""
+        """Keeps the request: shards, indexes, seek, size, batch, threads, target, transport."""
         self.request = request
         return {
-            "note": f"{self.note}; {self.decoder()}",
+            "note": f"{self.note()}; {self.decoder()}",
             "antialias": True,
             "windows": "its own draws",
             "versions": versions("numpy", "grpcio"),
@@ -59,7 +64,7 @@ class _Source(ABC):
             for _ in range(request["batches"]):
                 images += len(next(batches)[0])
             seconds = time.perf_counter() - started
-        return {"seconds": seconds, "images": images}
+        return {"seconds": seconds, "images": images, "copied_bytes": self.copied_bytes}
 
     def outputs(self, request: dict[str, Any]) -> dict[str, Any]:
         """The first batch; the reply holds its labels."""
@@ -72,7 +77,10 @@ class _Source(ABC):
 class Client(_Source):
     """Batches of a worker that another process runs."""
 
-    note = "worker and client each a process, TCP loopback"
+    def note(self) -> str:
+        """How the batches come."""
+        way = "shared memory" if self.request["transport"] == "shm" else "TCP loopback"
+        return f"worker and client each a process, {way}"
 
     def decoder(self) -> str:
         """As the worker says."""
@@ -90,17 +98,24 @@ class Client(_Source):
         with (
             feeder.connect(self.request["target"]) as client,
             client.stream(
-                DATASET, batch_size=self.request["batch"], image_size=self.request["size"], **SPEC
+                DATASET,
+                batch_size=self.request["batch"],
+                image_size=self.request["size"],
+                transport=self.request["transport"],
+                **SPEC,
             ) as stream,
         ):
             yield ((batch.images, batch.labels) for batch in stream)
+            self.copied_bytes = stream.stats().copied_bytes
 
 
 class InProcess(_Source):
     """The same steps in the same chunks by the same kernel with the same threads, but no service around
     it."""
 
-    note = "chunks made in the consumer's process, into its batches"
+    def note(self) -> str:
+        """Where the batches come from."""
+        return "chunks made in the consumer's process, into its batches"
 
     def decoder(self) -> str:
         """As in a worker of this environment."""

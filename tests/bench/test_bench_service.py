@@ -16,23 +16,31 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
     code = bench_service.run(
         folder=folder, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
     )
-    head, service, ceiling, seeking, seeking_ceiling, left_out, summary = map(
-        json.loads, capsys.readouterr().out.splitlines()
-    )
+    rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
+    head, service, same_host, ceiling, seeking, seeking_same_host, seeking_ceiling, left_out, summary = rows
     assert code == 0
     assert (head["bench"], head["shards"], head["batches"]) == ("service", bench_service.SHARDS, 2)
     assert service["contestant"] == "feeder"
     assert service["feeder_times_faster"]["median"] == 1
     assert service["consumer_cpu_us_per_image"]["median"] < service["cpu_us_per_image"]["median"]
     assert ceiling["contestant"] == "feeder in-process"
+    assert same_host["contestant"] == "feeder, same host"
+    assert seeking_same_host["contestant"] == "feeder, same host (seek points)"
+    for row in (same_host, seeking_same_host, ceiling):
+        assert row["copied_bytes_per_image"] == 0
+    assert service["copied_bytes_per_image"] >= 32 * 32 * 3
     assert left_out["contestant"] == "tf.data service"
     assert "make rivals" in left_out["reason"]
     assert seeking["contestant"] == "feeder (seek points)"
     assert seeking["seek_times_faster"]["median"] == 1
     assert list(summary["compared"]) == [
         "the same kernel in-process",
+        "the same kernel in-process, on the same host",
         "the same kernel in-process, with seek points",
+        "the same kernel in-process, on the same host, with seek points",
     ]
     ratios = [comparison["ratio"] for comparison in summary["compared"].values()]
     assert ratios[0] == pytest.approx(ceiling["feeder_times_faster"]["median"])
-    assert ratios[1] == pytest.approx(seeking_ceiling["seek_times_faster"]["median"])
+    assert ratios[1] == pytest.approx(ceiling["same_host_times_faster"]["median"])
+    assert ratios[2] == pytest.approx(seeking_ceiling["seek_times_faster"]["median"])
+    assert ratios[3] == pytest.approx(seeking_ceiling["seek_same_host_times_faster"]["median"])
