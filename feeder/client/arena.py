@@ -150,8 +150,7 @@ class Handover:
 
     def cancel(self) -> None:
         """Asks the worker to write no more; `ended` comes true when it does not."""
-        with contextlib.suppress(OSError):  # it ended before
-            self._connection.shutdown(socket.SHUT_WR)
+        self._shut(socket.SHUT_WR)
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether the worker will write no more, waited for so long."""
@@ -160,8 +159,13 @@ class Handover:
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """Gives back the socket. May be called twice."""
+        """Gives back the socket, whose end the worker then sees. May be called twice."""
+        self._shut(socket.SHUT_RDWR)  # a child that was forked has it, too
         self._connection.close()
+
+    def _shut(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # it ended before
+            self._connection.shutdown(how)
 
 
 def hand_over(arena: Arena, path: str) -> Handover:

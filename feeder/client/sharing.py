@@ -123,7 +123,7 @@ class Sharing:
         self._closed = True
         for name in list(self._handovers):
             self.close(name)
-        self._arena = None
+        self._arena, self._buffers = None, Buffers(0)
 
     # Batches.
 

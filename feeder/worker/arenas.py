@@ -256,7 +256,8 @@ class Arenas:
             except (Refused, ProtocolError) as error:
                 _refuse(peer.connection, error)
                 self._drop(peer)
-            except OSError:
+            except Exception as error:  # noqa: BLE001  # a worker outlives whatever one client does
+                log.warning("side socket: %s: %s", type(error).__name__, error)
                 self._drop(peer)
             return
         with contextlib.suppress(BlockingIOError, ConnectionError):
