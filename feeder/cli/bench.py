@@ -103,7 +103,7 @@ def register(subparsers: Any) -> None:
 
     service = kinds.add_parser(
         "service",
-        help="a worker and a client, each a process, over TCP loopback",
+        help="a worker and a client, each a process, over TCP loopback and on one host",
         allow_abbrev=False,
     )
     source = service.add_mutually_exclusive_group(required=True)

@@ -126,8 +126,7 @@ def check_memory(fd: int, offer: ArenaOffer) -> None:
         )
     found = os.fstat(fd)
     if os.fstatvfs(fd).f_bsize != page:
-        raise Refused("an arena must be of ordinary pages: others (MFD_HUGETLB) may be missing when they are
-        needed")
+        raise Refused("an arena must be of ordinary pages: huge ones (MFD_HUGETLB) may be missing")
     if not stat.S_ISREG(found.st_mode) or found.st_size != offer.nbytes:
         raise Refused(
             f"{offer.buffers} buffers of {offer.buffer_bytes} bytes were offered, and a file of "

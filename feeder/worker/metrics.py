@@ -18,6 +18,7 @@ COUNTERS = {
     "chunks": ("chunks", "Chunks delivered."),
     "bytes_read": ("read_bytes", "Bytes read from shards."),
     "bytes_sent": ("sent_bytes", "Bytes of chunk messages."),
+    "bytes_placed": ("placed_bytes", "Pixels written into the memory of trainers on this host."),
     "bad_records": ("bad_records", "Times that a record was found bad."),
     "storage_retries": ("storage_retries", "Reads of shards that were tried again."),
     "read_s": ("read_seconds", "Thread-seconds spent reading, checking and parsing records."),

@@ -146,6 +146,19 @@ def test_a_file_is_no_memory(tmp_path: Path) -> None:
     os.close(write)
 
 
+def test_huge_pages_are_no_ordinary_ones() -> None:
+    try:
+        fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError as error:
+        pytest.skip(f"the kernel has no huge pages ({error.strerror})")
+    huge = os.fstatvfs(fd).f_bsize
+    os.ftruncate(fd, huge)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    with pytest.raises(Refused, match="ordinary pages"):
+        check_memory(fd, ArenaOffer(1, huge))
+    os.close(fd)
+
+
 def test_who_may_share(pair: Pair) -> None:
     assert peer_uid(pair[0]) == os.geteuid()
     assert may_share(1000, 1000)
