@@ -40,10 +40,10 @@ class Batch:
 
 class Assembly:
     """A batch in the making. Several threads may write pieces of it at a time: these do not overlap, or they
-    hold the same bytes.
+    hold the same bytes. A piece that a worker may be writing is written by nobody else.
 
     Attributes:
-        writers: threads that write pixels now.
+        landing: the first slot of each piece that a thread of this process is writing now.
         slots: of the global step that belong to this consumer; B in number.
         images, labels: as in Batch.
         records: int64 [B], what fills each slot; -1 for padding.
@@ -52,7 +52,7 @@ class Assembly:
         buffer: of the arena, which `images` lies in; None: in memory of its own.
     """
 
-    __slots__ = ("bad", "buffer", "images", "labels", "records", "slots", "status", "writers")
+    __slots__ = ("bad", "buffer", "images", "labels", "landing", "records", "slots", "status")
 
     def __init__(self, slots: range, images: NDArray[np.uint8], buffer: int | None = None) -> None:
         self.slots = slots
@@ -62,7 +62,7 @@ class Assembly:
         self.records: NDArray[np.int64] = np.empty(len(slots), np.int64)
         self.status: NDArray[np.uint8] = np.empty(len(slots), np.uint8)
         self.bad: list[BadRecordInfo] = []
-        self.writers = 0
+        self.landing: list[int] = []
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -122,5 +122,6 @@ class Landing(NamedTuple):
     of `assembly` when it began to arrive."""
 
     assembly: Assembly
+    slot: int
     images: NDArray[np.uint8]
     places: list[memoryview]

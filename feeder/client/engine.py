@@ -159,7 +159,7 @@ class Engine:
         step = self._session.ready
         assert step is not None
         assembly = self._assemblies[step.number]
-        if assembly.writers:
+        if assembly.landing:
             self.copied_bytes += assembly.leave()
         return assembly
 
@@ -304,15 +304,16 @@ class Engine:
                 return None
             assembly = self._assemblies[piece.step.number]
             self._check(name, piece, chunk, assembly)
-            if self._sharing.written(assembly.buffer, piece.slots[0]):
+            slot = piece.slots[0]
+            if self._sharing.written(assembly.buffer, slot):
                 self.copied_bytes += assembly.leave()  # a worker that was late with it may still write there
-            assembly.writers += 1
-            return Landing(assembly, assembly.images, assembly.places(piece.slots))
+            assembly.landing.append(slot)
+            return Landing(assembly, slot, assembly.images, assembly.places(piece.slots))
 
     def landed(self, name: str, chunk: Chunk, landing: Landing) -> None:
         """All pixels of a chunk are in their places."""
         with self._lock:
-            landing.assembly.writers -= 1
+            landing.assembly.landing.remove(landing.slot)
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
             if piece is not None:
@@ -344,7 +345,7 @@ class Engine:
     def given_up(self, landing: Landing) -> None:
         """The rest of a chunk will not come."""
         with self._lock:
-            landing.assembly.writers -= 1
+            landing.assembly.landing.remove(landing.slot)
 
     # With the lock held.
 
@@ -391,6 +392,8 @@ class Engine:
             images, buffer = self._sharing.images()
             assembly = self._assemblies[request.step.number] = Assembly(self._slots, images, buffer)
         slot = request.slots[0]
+        if slot in assembly.landing:  # half of it is here, by another worker
+            return None
         if not self._sharing.asks(request.id, request.worker, assembly.buffer, slot):
             return None
         assert assembly.buffer is not None
