@@ -48,6 +48,27 @@ def record_at(order: Order, taken: int, slot: int) -> int:
     return int(order.records(0, taken, np.array([slot]))[0])
 
 
+@pytest.mark.parametrize("changes", [{}, {"remainder": "pad", "augment": "eval"}])
+def test_slots_go_to_the_places_that_are_named(
+    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], damaged: Damaged, changes: dict[str, Any]
+) -> None:
+    hurt = damaged(9, lambda image: image[: len(image) // 2])
+    payloads = broken(good[:22], {5: b"no image", 9: hurt})  # under "pad" two slots are left over
+    maker = ChunkMaker(open_dataset(payloads), decoder, spec(**changes))
+    places = np.array([9, 1, 4, 0, 6, 7, 3, 10])
+    statuses: set[int] = set()
+    for taken in range(0, maker.order.steps_per_epoch * maker.spec.per_lane, maker.spec.per_lane):
+        made, out = make(maker, 0, taken, range(8))
+        scattered = np.full((11, SIZE, SIZE, 3), 99, np.uint8)
+        twin = maker.make(maker.fetch(0, taken, range(8)), scattered, places)
+        assert (scattered[places] == out).all()
+        assert (np.delete(scattered, places, axis=0) == 99).all()
+        assert (twin.records.tolist(), twin.status.tolist()) == (made.records.tolist(), made.status.tolist())
+        assert twin.bad == made.bad
+        statuses |= set(made.status.tolist())
+    assert statuses & {SlotStatus.SUBSTITUTE, SlotStatus.BAD}
+
+
 @pytest.mark.parametrize("augment", ["train", "eval", "none"])
 def test_pixels_are_those_of_the_order_and_its_windows(
     open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], augment: str

@@ -47,6 +47,18 @@ def test_threads_do_not_change_pixels(kind, jpeg):
     assert np.array_equal(*results)
 
 
+def test_images_go_to_the_places_that_are_named(kind, jpeg):
+    decoder = open_decoder(2, kind)
+    images, windows, flips, expected = batch(jpeg, 5)
+    decoder.decode(images, windows, flips, expected)
+    places = np.array([7, 0, 3, 8, 2])
+    out = np.full((9, 32, 32, 3), 201, np.uint8)
+    assert decoder.decode(images, windows, flips, out, places=places) == [None] * 5
+    decoder.close()
+    assert np.array_equal(out[places], expected)
+    assert (np.delete(out, places, axis=0) == 201).all()
+
+
 def test_concurrent_calls_share_the_threads(kind, jpeg):
     decoder = open_decoder(2, kind)
     images, windows, flips, expected = batch(jpeg, 12)
@@ -172,6 +184,11 @@ def test_without_the_kernel_the_portable_decoder_serves(jpeg):
         ({"out": np.zeros((4, 0, 8, 3), np.uint8)}, "out must be writable and not empty"),
         ({"resample": "nearest"}, "resample must be one of bilinear, bicubic, tf1_bicubic"),
         ({"reductions": np.full(4, 3, np.uint8)}, "reductions must be 1, 2, 4 or 8"),
+        ({"places": np.arange(4, dtype=np.int32)}, "places must be an array of int64"),
+        ({"places": np.arange(3)}, r"places must have shape \(4,\)"),
+        ({"places": np.array([0, 1, 2, 4])}, r"places must be in \[0, 4\)"),
+        ({"places": np.array([0, 1, 2, -1])}, r"places must be in \[0, 4\)"),
+        ({"out": np.zeros((3, 8, 8, 3), np.uint8), "places": np.arange(4)}, r"places must be in \[0, 3\)"),
     ],
 )
 def test_wrong_arguments_are_refused(kind, jpeg, change, message):
