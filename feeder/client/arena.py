@@ -23,6 +23,7 @@ from feeder.cgroup import memory_limit
 from feeder.errors import ServiceError
 from feeder.wire.messages import ArenaOffer
 from feeder.wire.side import (
+    MAX_BUFFERS,
     SEALS,
     SIDE_TIMEOUT_S,
     may_share,
@@ -61,7 +62,7 @@ class Arena:
     def __init__(self, batch_bytes: int, depth: int) -> None:
         page = mmap.PAGESIZE
         self._buffer_bytes = -(-batch_bytes // page) * page
-        self.count = depth + SPARE_BUFFERS
+        self.count = min(depth + SPARE_BUFFERS, MAX_BUFFERS)
         limit = memory_limit()
         if limit is not None:
             self.count = min(self.count, int(limit * MEMORY_SHARE) // self._buffer_bytes)

@@ -11,7 +11,6 @@ second worker that is asked for the same slots is asked to send them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 __all__ = ["Buffers", "Write"]
@@ -94,18 +93,18 @@ class Buffers:
 
     def retired(self, worker: str | None = None) -> int:
         """Buffers that are not used, and not free, because of a worker; or of any."""
-        return sum(
-            not buffer.used and self._named(worker, buffer.writes.values()) for buffer in self._buffers
+        return len(
+            {
+                write.buffer
+                for write in self._writes.values()
+                if worker in (None, write.worker) and not self._buffers[write.buffer].used
+            }
         )
 
     @property
     def free(self) -> int:
         """Buffers that `take` can give."""
         return len(self._free)
-
-    @staticmethod
-    def _named(worker: str | None, writes: Iterable[Write]) -> bool:
-        return any(worker in (None, write.worker) for write in writes)
 
     def _settle(self, number: int) -> None:
         buffer = self._buffers[number]

@@ -181,7 +181,8 @@ class Client:
             job: a name for this training. A worker refuses a second live session of one (job,
                 consumer_index), and one whose other arguments differ. None: anybody may ask for anything.
             prefetch_bytes: room for batches that are ready or in the making, at least one is. None: 4
-                batches, more of small ones, at most 1 GiB unless one batch is larger.
+                batches, more of small ones, at most 1 GiB unless one batch is larger. Memory shared with
+                workers has room for 4 more, which the caller may be using.
             transport: "auto": a worker on this host writes batches into this process's memory, if its side
                 socket can be reached; others send them. "shm": a worker that cannot do so is refused. "grpc":
                 all send them.
@@ -341,10 +342,9 @@ class Client:
 
 
 def _transport(value: str) -> Transport:
-    for known in get_args(Transport):
-        if text("transport", value) == known:
-            return cast(Transport, known)
-    raise ConfigError(f"transport {value!r} is unknown; use 'auto', 'shm' or 'grpc'")
+    if text("transport", value) not in get_args(Transport):
+        raise ConfigError(f"transport {value!r} is unknown; use 'auto', 'shm' or 'grpc'")
+    return cast(Transport, value)
 
 
 def _depth(batch_bytes: int, prefetch_bytes: int | None) -> int:

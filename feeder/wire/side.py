@@ -19,6 +19,7 @@ from feeder.wire.messages import ArenaOffer
 from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = [
+    "MAX_BUFFERS",
     "SEALS",
     "SIDE_TIMEOUT_S",
     "check_memory",
