@@ -63,18 +63,20 @@ class Buffers:
         """A worker was asked to write."""
         self._writes[request] = self._buffers[write.buffer].writes[request] = write
 
-    def confirmed(self, request: int) -> Write | None:
-        """A worker answered: what it was asked to write with this request, and will not any more."""
-        write = self._writes.pop(request, None)
-        if write is not None:
-            del self._buffers[write.buffer].writes[request]
-            self._settle(write.buffer)
+    def confirmed(self, worker: str, request: int) -> Write | None:
+        """A worker answered: what it was asked to write with this request, and will not any more; None where
+        it was not asked to."""
+        write = self._writes.get(request)
+        if write is None or write.worker != worker:
+            return None
+        del self._writes[request], self._buffers[write.buffer].writes[request]
+        self._settle(write.buffer)
         return write
 
     def ended(self, worker: str) -> None:
         """A worker's socket ended: it writes nothing more."""
         for request in [request for request, write in self._writes.items() if write.worker == worker]:
-            self.confirmed(request)
+            self.confirmed(worker, request)
 
     # What the caller may ask.
 

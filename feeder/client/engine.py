@@ -279,7 +279,7 @@ class Engine:
                 log.info("worker %s drains", name)
                 self._session.draining(name, now)
             else:
-                self._sharing.confirmed(reply.id)
+                self._sharing.confirmed(name, reply.id)
                 error, final = _failure(name, reply)
                 self._session.failed(name, reply.id, error, now, final=final)
                 self._wake()
@@ -295,7 +295,7 @@ class Engine:
         with self._lock:
             self.received_bytes += chunk.pixel_bytes
             self.copied_bytes += chunk.pixel_bytes
-            self._sharing.confirmed(chunk.id)
+            self._sharing.confirmed(name, chunk.id)
             piece = self._session.expects(name, chunk.id)
             if piece is None or self._closed:
                 now = time.monotonic()
@@ -331,7 +331,7 @@ class Engine:
         with self._lock:
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
-            write = self._sharing.confirmed(chunk.id)
+            write = self._sharing.confirmed(name, chunk.id)
             if piece is not None and not self._closed:
                 assembly = self._assemblies[piece.step.number]
                 if write is None:

@@ -151,9 +151,9 @@ class Sharing:
         self._buffers.asked(request, write)
         return True
 
-    def confirmed(self, request: int) -> Write | None:
-        """A request was answered: what the worker wrote for it, or would have."""
-        return self._buffers.confirmed(request)
+    def confirmed(self, worker: str, request: int) -> Write | None:
+        """A worker answered a request: what it wrote for it, or would have; None where it should not have."""
+        return self._buffers.confirmed(worker, request)
 
     def written(self, buffer: int | None, slot: int) -> bool:
         """Whether a worker may still be writing the chunk that begins with this slot."""

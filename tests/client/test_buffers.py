@@ -23,8 +23,10 @@ def test_a_buffer_whose_writer_did_not_answer_is_retired_until_it_does() -> None
     buffers.asked(7, Write("a", 0, 0))
     buffers.dropped(0)
     assert (buffers.take(), buffers.retired(), buffers.retired("a"), buffers.retired("b")) == (None, 1, 1, 0)
-    assert buffers.confirmed(7) == Write("a", 0, 0)
-    assert buffers.confirmed(7) is None
+    assert buffers.confirmed("b", 7) is None
+    assert buffers.retired() == 1
+    assert buffers.confirmed("a", 7) == Write("a", 0, 0)
+    assert buffers.confirmed("a", 7) is None
     assert (buffers.retired(), buffers.take()) == (0, 0)
 
 
@@ -32,7 +34,7 @@ def test_an_answer_before_the_batch_is_gone_frees_nothing() -> None:
     buffers = Buffers(1)
     buffers.take()
     buffers.asked(7, Write("a", 0, 0))
-    buffers.confirmed(7)
+    buffers.confirmed("a", 7)
     assert buffers.take() is None
     buffers.dropped(0)
     assert buffers.take() == 0
@@ -59,7 +61,7 @@ def test_no_two_workers_write_the_same_slots() -> None:
     assert buffers.written(0, 0)
     assert not buffers.may_write(Write("b", 0, 0))
     assert buffers.may_write(Write("b", 0, 8))
-    buffers.confirmed(1)
+    buffers.confirmed("a", 1)
     assert buffers.may_write(Write("b", 0, 0))
 
 
@@ -75,7 +77,7 @@ def test_a_worker_that_keeps_many_buffers_is_asked_into_none() -> None:
     assert buffer is not None
     assert not buffers.may_write(Write("a", buffer, 0))
     assert buffers.may_write(Write("b", buffer, 0))
-    buffers.confirmed(0)
+    buffers.confirmed("a", 0)
     assert buffers.may_write(Write("a", buffer, 0))
 
 
@@ -118,10 +120,14 @@ class Machine(RuleBasedStateMachine):
             self.alive.remove(number)
             self.buffers.dropped(number)
 
-    @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), worker=st.sampled_from("ab"))
+    def answer(self, data: st.DataObject, worker: str) -> None:
         request = data.draw(st.integers(0, max(0, self.requests)))
-        assert self.buffers.confirmed(request) == self.writes.pop(request, None)
+        known = self.writes.get(request)
+        mine = known is not None and known.worker == worker
+        assert self.buffers.confirmed(worker, request) == (known if mine else None)
+        if mine:
+            del self.writes[request]
 
     @rule(worker=st.sampled_from("ab"))
     def end(self, worker: str) -> None:
