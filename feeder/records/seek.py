@@ -354,6 +354,7 @@ def _make(path: Path, header: bytes) -> None:
     It takes the place of what is there instead of being written over it, since a process that still serves an
     older shard may write to that.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)  # of indexes that were all found beside their shards
     with locked(path.parent):
         with contextlib.suppress(FileNotFoundError, _Unfit):
             os.close(_open_fitting(path, header, os.O_RDONLY))

@@ -171,6 +171,14 @@ def test_points_lie_where_the_indexes_lie(folder: Path, tmp_path: Path) -> None:
     assert not is_shard_name(f"{NAMES[0]}.feederseek")
 
 
+def test_their_folder_is_made_where_all_indexes_lie_beside_the_shards(folder: Path, tmp_path: Path) -> None:
+    with opened(folder):
+        pass
+    with opened(folder, index_dir=tmp_path / "new" / "points") as (dataset, seek):
+        seek.write(0, dataset.digest(0), points_of(0))
+    assert [path.suffix for path in (tmp_path / "new" / "points").iterdir()] == [".feederseek"]
+
+
 def flip(byte: int) -> Callable[[bytes], bytes]:
     return lambda slot: slot[:byte] + bytes([slot[byte] ^ 1]) + slot[byte + 1 :]
 
