@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import stat
@@ -129,6 +130,7 @@ def test_who_ends_waits_for_who_writes(arenas: Arenas, client: ClientArena) -> N
 
 def test_a_client_that_goes_leaves_nothing(arenas: Arenas) -> None:
     process = psutil.Process()
+    gc.collect()  # what the tests before have left to it
     fds, maps = process.num_fds(), mapped()
     for _ in range(3):
         client = ClientArena(BATCH, 1)
@@ -140,7 +142,7 @@ def test_a_client_that_goes_leaves_nothing(arenas: Arenas) -> None:
         del client
         until(lambda arena=arena: arena._memory is None)  # type: ignore[misc]
         del arena
-    until(lambda: (process.num_fds(), mapped()) == (fds, maps))
+    until(lambda: process.num_fds() <= fds and mapped() <= maps)
 
 
 def test_the_number_of_arenas_is_bounded(arenas: Arenas, client: ClientArena) -> None:
