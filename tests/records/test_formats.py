@@ -98,7 +98,7 @@ def test_a_format_that_is_said_is_believed(tmp_path: Path, shards: dict[str, byt
     [
         (b"\x1f\x8b\x08\x00" + bytes(20), "is compressed with gzip, and the gzip stream is damaged"),
         (b"\x78\x9c" + bytes(20), "is compressed with zlib, and the zlib stream is damaged"),
-        (gzip.compress(b"some text"), "is compressed with gzip, around not a TFRecord"),
+        (gzip.compress(b"some text", mtime=0), "is compressed with gzip, around not a TFRecord"),
         (b"\xff\xd8\xff\xe0" + bytes(20), "is an image and not a shard"),
         (b"\x28\xb5\x2f\xfd" + bytes(20), "is compressed with zstd"),
         (b"x", "is not a TFRecord, WebDataset"),
@@ -120,7 +120,7 @@ def test_compressed_shards_are_indexed_by_what_they_unpack_to(
 ) -> None:
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     plain.write_bytes(shards[name])
-    packed.write_bytes(gzip.compress(shards[name]) if compression == "gzip" else zlib.compress(shards[name]))
+    packed.write_bytes(gzip.compress(shards[name], mtime=0) if compression == "gzip" else zlib.compress(shards[name]))
     assert detected(packed) == (name, compression)
     want, got = ensure_indexes([plain, packed], RecordKeys(), sequential=True)
     assert got.codec == compression
@@ -136,7 +136,7 @@ def test_compressed_shards_are_indexed_by_what_they_unpack_to(
 def test_gzip_of_several_members_is_one_shard(tmp_path: Path, shards: dict[str, bytes]) -> None:
     data = shards["tfrecord"]
     path = tmp_path / "shard.gz"
-    path.write_bytes(gzip.compress(data[:50]) + gzip.compress(data[50:]) + bytes(100))
+    path.write_bytes(gzip.compress(data[:50], mtime=0) + gzip.compress(data[50:], mtime=0) + bytes(100))
     (index,) = ensure_indexes([path], RecordKeys(), sequential=True)
     assert index.label.tolist() == [0, 1, 2]
     assert index.damage is None
@@ -146,7 +146,7 @@ def test_a_damaged_stream_gives_what_was_before(
     tmp_path: Path, make_payload: Payload, framed: Callable[[bytes], bytes]
 ) -> None:
     data = b"".join(framed(make_payload(os.urandom(30_000), number + 1)) for number in range(10))
-    whole = gzip.compress(data)
+    whole = gzip.compress(data, mtime=0)
     path = tmp_path / "shard.gz"
     path.write_bytes(whole[: len(whole) // 2])
     (index,) = ensure_indexes([path], RecordKeys(), sequential=True)
