@@ -262,7 +262,7 @@ def _shards(folder: Path | None, pattern: str | None, place: Path) -> list[str]:
     with Dataset.open("bench", [pattern], index_dir=place / INDEXES, seek="learn") as dataset:
         tables.progress("learning seek points")
         learn(dataset)
-        return [str(Path(shard.path).resolve()) for shard in dataset.shards]
+        return [os.path.realpath(str(shard.path)) for shard in dataset.shards]
 
 
 def _flags(job: Job, variant: str) -> list[str]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,6 +68,95 @@ def corpus(request: pytest.FixtureRequest) -> Corpus:
         return read(request.getfixturevalue("odd_files"))
     found: Corpus = request.getfixturevalue("_made_corpus")
     return found
+
+
+class S3Server:
+    """A process with an S3 server that can be told to answer badly (see s3_server.py)."""
+
+    USER, SECRET = "AKIAFEEDERTEST", "very/secret+key"
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "s3_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "server", "AWS_SECRET_ACCESS_KEY": "server"},
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def url(self, path: str, user: str = USER, secret: str = SECRET) -> str:
+        """Of an object or pattern, with everything in it that it takes to read it."""
+        secret = secret.replace("/", "%2F").replace("+", "%2B")
+        return f"s3://{user}:{secret}@{path}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Makes an object, and its bucket."""
+        from pyarrow import fs
+
+        store = fs.S3FileSystem(
+            access_key="server",
+            secret_key="server",
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+        store.create_dir(key.split("/")[0])
+        with store.open_output_stream(key) as out:
+            out.write(data)
+
+    def faults(self, **settings: Any) -> None:
+        """What goes wrong from now on; nothing if nothing is said. Counts start anew."""
+        self._ask("/-/faults", "PUT", json.dumps(settings))
+
+    def seen(self) -> Any:
+        """What was asked since."""
+        return json.loads(self._ask("/-/faults", "GET"))
+
+    def check_users(self, on: bool) -> None:
+        """Whether only known users may do anything; there are none."""
+        self._ask("/moto-api/reset-auth", "POST", "0" if on else "inf")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+
+    def _ask(self, path: str, method: str, body: str | None = None) -> bytes:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            None if body is None else body.encode(),
+            {"Content-Type": "text/plain"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            data: bytes = answer.read()
+        return data
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The server, which tests share: each has a bucket of its own."""
+    pytest.importorskip("moto", reason="no S3 server here: pip install 'moto[server]'")
+    server = S3Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> Iterator[S3Server]:
+    """The server in good health, also after the test."""
+    s3_server.faults()
+    yield s3_server
+    s3_server.faults()
 
 
 # Pools of libraries that live as long as the process; none of them is ours.

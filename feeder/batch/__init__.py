@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feeder.batch.maker import BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
+from feeder.batch.maker import Asked, BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
 from feeder.batch.warm import warm
 
-__all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk", "warm"]
+__all__ = ["Asked", "BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk", "warm"]

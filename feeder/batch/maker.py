@@ -1,4 +1,7 @@
-"""Makes chunks in two halves: `fetch` waits for storage, `make` works on the processor."""
+"""Makes chunks in two halves: `fetch` waits for storage, `make` works on the processor.
+
+`fetch` in turn is `ask`, which does not wait, and `finish`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from feeder.cache import Filler, Found, Offer, Shelf
 from feeder.decode import GREW, REFUSED, USED, Decoder, SeekPoints, reductions
 from feeder.errors import BadRecord
 from feeder.order import Order, SlotStatus, eval_windows, smallest_window, train_windows, whole_windows
-from feeder.records import Dataset
+from feeder.records import Dataset, Reading
 from feeder.spec import StreamSpec
 
-__all__ = ["BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk"]
+__all__ = ["Asked", "BadChunk", "ChunkMaker", "Fetched", "FoundBad", "MadeChunk"]
 
 MASKED_LABEL = -1
 
@@ -51,6 +54,25 @@ class BadChunk(BadRecord):
 
     def __reduce__(self) -> tuple[type[BadChunk], tuple[tuple[FoundBad, ...], str]]:  # type: ignore[override]
         return type(self), (self.found, self.note)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A chunk of n slots whose records are on their way where they come from an object store.
+
+    Attributes:
+        slots: int64 [n] of the global step at (epoch, taken).
+        records: int64 [n], what the order names; -1 is padding.
+        found: what the cache has of them.
+        reading: what was asked for; None: nothing, the records are on disk or in the cache.
+    """
+
+    epoch: int
+    taken: int
+    slots: NDArray[np.int64]
+    records: NDArray[np.int64]
+    found: Found | None
+    reading: Reading | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,16 +186,38 @@ class ChunkMaker:
             ConfigError: no such step or slot.
             StorageError: reading failed; the records may be fine.
         """
+        return self.finish(self.ask(epoch, taken, slots))
+
+    def ask(self, epoch: int, taken: int, slots: Sequence[int] | NDArray[np.int64]) -> Asked:
+        """Asks object stores for the records of some slots of the step at (epoch, taken); does not wait.
+
+        Raises:
+            ConfigError: no such step or slot.
+        """
         wanted = np.asarray(slots, np.int64)
         records = self.order.records(epoch, taken, wanted)
+        found = None if self._shelf is None else self._shelf.find(records, self._scales)
+        lacking = (
+            record
+            for position, record in enumerate(records.tolist())
+            if record >= 0 and (found is None or found.planes[position] is None)
+        )
+        return Asked(epoch, taken, wanted, records, found, self.dataset.ask(lacking))
+
+    def finish(self, asked: Asked) -> Fetched:
+        """Reads what was asked for.
+
+        Raises:
+            StorageError: reading failed; the records may be fine.
+        """
+        records, found, reading = asked.records, asked.found, asked.reading
         images: list[memoryview | None] = []
         labels: list[int] = []
         digests: list[int] = []
         bad: dict[int, FoundBad] = {}
         read = self.dataset.read
         files = self._seek
-        seek = None if files is None else SeekPoints.nothing(len(wanted))
-        found = None if self._shelf is None else self._shelf.find(records, self._scales)
+        seek = None if files is None else SeekPoints.nothing(len(records))
         for position, record in enumerate(records.tolist()):
             if found is not None and (planes := found.planes[position]) is not None:
                 images.append(planes)
@@ -182,7 +226,7 @@ class ChunkMaker:
                 continue
             if record >= 0:
                 try:
-                    image, label, digest = read(record)
+                    image, label, digest = read(record, reading)
                 except BadRecord as error:
                     bad[position] = FoundBad(record, error.shard, error.index, error.reason)
                 else:
@@ -196,9 +240,9 @@ class ChunkMaker:
             labels.append(MASKED_LABEL)
             digests.append(0)
         return Fetched(
-            epoch,
-            taken,
-            wanted,
+            asked.epoch,
+            asked.taken,
+            asked.slots,
             records,
             images,
             np.zeros((len(images), 2), np.int32) if found is None else found.sizes,

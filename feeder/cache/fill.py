@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feeder.cache.store import Cache, Shelf
+from feeder.errors import Closed
 
 __all__ = ["Filler", "Offer", "PlanesOf"]
 
@@ -106,6 +107,8 @@ class Filler:
                     self._fill(batch)
                 else:
                     self._cache.seal()
+            except Closed:
+                return
             except OSError as error:
                 log.warning("cache: filling rests for %g s: %s", TROUBLE_PAUSE_S, error)
                 self._rest(TROUBLE_PAUSE_S)

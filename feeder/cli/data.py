@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from feeder.cli.learn import Learned
     from feeder.records import RecordKeys
     from feeder.records.keys import FormatName
+    from feeder.records.objects import Shard
 
 __all__ = [
     "EXIT_FOUND_BAD",
@@ -303,7 +304,7 @@ def _index(args: argparse.Namespace) -> int:
     from feeder.records.stream import COMPRESSIONS
 
     shards = expand(args.patterns, record_format(args))
-    built: list[Path] = []
+    built: list[Shard] = []
     started = time.monotonic()
     indexes = ensure_indexes(
         shards,

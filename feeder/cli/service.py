@@ -288,7 +288,7 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
         f"  arenas    {_size(counters.bytes_placed)} written into trainers' memory; socket "
         f"{reply.side_socket or 'none'}",
-        f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries",
+        f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
         f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
@@ -308,6 +308,15 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         for bad in list(reply.quarantine)[:10]:
             lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
     return "\n".join(lines)
+
+
+def _stores(counters: pb.Counters) -> str:
+    if not counters.store_requests:
+        return ""
+    return (
+        f", {counters.store_requests:,} requests to object stores, which spared {counters.store_merged:,} "
+        f"(neighbours)"
+    )
 
 
 def _cache(cache: pb.CacheInfo) -> str:

@@ -2,11 +2,13 @@
 
 from feeder.records.dataset import Dataset, Record, ShardInfo
 from feeder.records.keys import FormatName, RecordKeys
+from feeder.records.objects import Reading
 from feeder.records.seek import SeekCounters, SeekFiles, SeekMode
 
 __all__ = [
     "Dataset",
     "FormatName",
+    "Reading",
     "Record",
     "RecordKeys",
     "SeekCounters",

@@ -1,4 +1,7 @@
-"""How the bytes of one record come from an indexed shard: by range, by range and unpacked, or as a file."""
+"""How the bytes of one record come from an indexed shard: by range, by range and unpacked, or as a file.
+
+Ranges are of a file or of an object.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
 from feeder.errors import StorageError
 from feeder.records.folder import ImageFolder
 from feeder.records.index import ShardIndex, ShardState
+from feeder.records.objects import ObjectShard, Shard
+from feeder.records.requests import Requests
+from feeder.records.stores import OpenObject
 from feeder.records.unpack import unpack_page
 
-__all__ = ["Access", "PageCache", "open_access", "slowness"]
+__all__ = ["Access", "ObjectAccess", "PageCache", "open_access", "slowness"]
 
 PAGE_CACHE_BYTES = 256 << 20
 """Unpacked pages that a data set keeps, all shards together."""
@@ -29,7 +37,7 @@ _EXTRA_BYTES = 256 << 10
 
 
 class Access(Protocol):
-    """One indexed shard. Its methods may be called from any thread."""
+    """One indexed shard of files. Its methods may be called from any thread."""
 
     def open(self) -> int:
         """A new descriptor for read().
@@ -59,14 +67,118 @@ class Access(Protocol):
         """Name of the file that holds the record, and the record's number there."""
 
 
-class _Ranges:
-    """A file whose records lie in it as they are."""
+class PageCache:
+    """Unpacked pages that were read last, bounded in bytes; a page larger than all of it is not kept."""
 
-    def __init__(self, path: Path, index: ShardIndex) -> None:
+    def __init__(self, limit: int = PAGE_CACHE_BYTES) -> None:
+        self._limit = limit
+        self._pages: OrderedDict[tuple[Shard, int], memoryview] = OrderedDict()
+        self._used = 0
+        self._lock = threading.Lock()
+        self.large = threading.Lock()
+
+    def get(self, key: tuple[Shard, int]) -> memoryview | None:
+        """A page, by shard and offset."""
+        with self._lock:
+            page = self._pages.get(key)
+            if page is not None:
+                self._pages.move_to_end(key)
+            return page
+
+    def put(self, key: tuple[Shard, int], page: memoryview) -> None:
+        """Keeps a page, for which those used longest ago go."""
+        with self._lock:
+            if key in self._pages or len(page) > self._limit:
+                return
+            self._pages[key] = page
+            self._used += len(page)
+            while self._used > self._limit:
+                self._used -= len(self._pages.popitem(last=False)[1])
+
+    def drop(self, key: tuple[Shard, int]) -> None:
+        """Forgets a page."""
+        with self._lock:
+            self._used -= len(self._pages.pop(key, b""))
+
+
+class _Plain:
+    """Records that lie in their shard as they are."""
+
+    def __init__(self, index: ShardIndex) -> None:
+        self.offset = index.offset.data
+        self.length = index.length.data
+
+    def wants(self, index: int) -> bool:
+        """Whether the range of a record has to be read for it."""
+        return True
+
+    def read(self, read: Callable[[int, int], bytes], index: int) -> tuple[bytes, int]:
+        """What the crc of a record is over, and how many bytes `read`, from (offset, length), gave for it."""
+        data = read(self.offset[index], self.length[index])
+        return data, len(data)
+
+    def forget(self, index: int) -> None:
+        """Lets go of what was kept of the record's range."""
+
+
+class _Packed(_Plain):
+    """Records of a Parquet file with compressed pages.
+
+    Where a record can be unpacked without much around it (see feeder.records.snappy), that is done each time;
+    a page that has to be unpacked as a whole is kept in the cache.
+    """
+
+    def __init__(self, shard: Shard, index: ShardIndex, cache: PageCache) -> None:
+        super().__init__(index)
+        self._shard = shard
+        self._codec = index.codec
+        self._unpacked = index.unpacked.data
+        self._start = index.image_start.data
+        self._bytes = index.image_bytes.data
+        self._cache = cache
+
+    def wants(self, index: int) -> bool:
+        return not self._is_whole(index) or self._cache.get(self._key(index)) is None
+
+    def read(self, read: Callable[[int, int], bytes], index: int) -> tuple[bytes, int]:
+        unpacked, start, size = self._unpacked[index], self._start[index], self._bytes[index]
+        if not unpacked:
+            return super().read(read, index)
+        if not self._is_whole(index):
+            page, count = self._unpack(read, index, unpacked)
+            return bytes(page[start : start + size]), count
+        key = self._key(index)
+        count = 0
+        kept = self._cache.get(key)
+        if kept is None:
+            with self._cache.large if unpacked > LARGE_PAGE_BYTES else contextlib.nullcontext():
+                kept = self._cache.get(key)  # perhaps it came while we waited
+                if kept is None:
+                    kept, count = self._unpack(read, index, unpacked)
+                    self._cache.put(key, kept)
+        return bytes(kept[start : start + size]), count
+
+    def forget(self, index: int) -> None:
+        self._cache.drop(self._key(index))
+
+    def _is_whole(self, index: int) -> bool:
+        return self._unpacked[index] > 2 * self._bytes[index] + _EXTRA_BYTES
+
+    def _key(self, index: int) -> tuple[Shard, int]:
+        return self._shard, self.offset[index]
+
+    def _unpack(self, read: Callable[[int, int], bytes], index: int, unpacked: int) -> tuple[memoryview, int]:
+        stored = read(self.offset[index], self.length[index])
+        return unpack_page(stored, unpacked, self._codec), len(stored)
+
+
+class _Ranges:
+    """A file, parts of which are read."""
+
+    def __init__(self, path: Path, index: ShardIndex, layout: _Plain) -> None:
         self._path = path
         self._state = index.state
-        self._offset = index.offset.data
-        self._length = index.length.data
+        self._layout = layout
 
     def open(self) -> int:
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -78,10 +190,10 @@ class _Ranges:
         return fd
 
     def read(self, fd: int, index: int) -> tuple[bytes, int]:
-        data = _read_range(self._path, fd, self._offset[index], self._length[index])
-        return data, len(data)
+        return self._layout.read(lambda offset, length: _read_range(self._path, fd, offset, length), index)
 
     def check(self, index: int) -> bool:
+        self._layout.forget(index)  # what is wrong may be wrong in the cache alone
         try:
             state = ShardState.of(os.stat(self._path))
         except OSError as error:
@@ -93,81 +205,69 @@ class _Ranges:
         return self._path.name, index
 
 
-class PageCache:
-    """Unpacked pages that were read last, bounded in bytes; a page larger than all of it is not kept."""
+class ObjectAccess:
+    """One indexed shard that is an object. Its methods may be called from any thread."""
 
-    def __init__(self, limit: int = PAGE_CACHE_BYTES) -> None:
-        self._limit = limit
-        self._pages: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
-        self._used = 0
-        self._lock = threading.Lock()
-        self.large = threading.Lock()
+    def __init__(self, shard: ObjectShard, index: ShardIndex, layout: _Plain, requests: Requests) -> None:
+        self._shard = shard
+        self._state = index.state
+        self._layout = layout
+        self._requests = requests
+        self._file: OpenObject | None = None
 
-    def get(self, key: tuple[Path, int]) -> memoryview | None:
-        """A page, by shard and offset."""
-        with self._lock:
-            page = self._pages.get(key)
-            if page is not None:
-                self._pages.move_to_end(key)
-            return page
+    def wanted(self, index: int) -> tuple[int, int] | None:
+        """Offset and length of what must be asked for to read a record; None: nothing."""
+        layout = self._layout
+        return (layout.offset[index], layout.length[index]) if layout.wants(index) else None
 
-    def put(self, key: tuple[Path, int], page: memoryview) -> None:
-        """Keeps a page, for which those used longest ago go."""
-        with self._lock:
-            if key in self._pages or len(page) > self._limit:
-                return
-            self._pages[key] = page
-            self._used += len(page)
-            while self._used > self._limit:
-                self._used -= len(self._pages.popitem(last=False)[1])
+    def ask(self, offset: int, length: int) -> Future[bytes]:
+        """Has bytes read by the requests."""
+        where = f"{self._shard}: bytes {offset} to {offset + length}"
+        return self._requests.submit(lambda: self._opened().read(offset, length), where, length)
 
-    def drop(self, key: tuple[Path, int]) -> None:
-        """Forgets a page."""
-        with self._lock:
-            self._used -= len(self._pages.pop(key, b""))
+    def read(self, index: int, came: bytes | None = None) -> bytes:
+        """What the crc of a good or damaged record is over.
 
+        Args:
+            came: what `wanted` named, where it was asked for already.
 
-class _Packed(_Ranges):
-    """A Parquet file with compressed pages.
-
-    Where a record can be unpacked without much around it (see feeder.records.snappy), that is done each time;
-    a page that has to be unpacked as a whole is kept in the cache.
-    """
-
-    def __init__(self, path: Path, index: ShardIndex, cache: PageCache) -> None:
-        super().__init__(path, index)
-        self._codec = index.codec
-        self._unpacked = index.unpacked.data
-        self._start = index.image_start.data
-        self._bytes = index.image_bytes.data
-        self._cache = cache
-
-    def read(self, fd: int, index: int) -> tuple[bytes, int]:
-        unpacked, start, size = self._unpacked[index], self._start[index], self._bytes[index]
-        if not unpacked:
-            return super().read(fd, index)
-        if unpacked <= 2 * size + _EXTRA_BYTES:
-            page, count = self._unpack(fd, index, unpacked)
-            return bytes(page[start : start + size]), count
-        key = (self._path, self._offset[index])
-        count = 0
-        kept = self._cache.get(key)
-        if kept is None:
-            with self._cache.large if unpacked > LARGE_PAGE_BYTES else contextlib.nullcontext():
-                kept = self._cache.get(key)  # perhaps it came while we waited
-                if kept is None:
-                    kept, count = self._unpack(fd, index, unpacked)
-                    self._cache.put(key, kept)
-        return bytes(kept[start : start + size]), count
+        Raises:
+            StorageError: it cannot be read, or the object is not the one that was indexed.
+            Garbled: what was read cannot be unpacked.
+            Closed: the data set is closed.
+        """
+        payload, _ = self._layout.read(
+            lambda offset, length: self.ask(offset, length).result() if came is None else came, index
+        )
+        return payload
 
     def check(self, index: int) -> bool:
-        # What is wrong may be wrong in the cache alone.
-        self._cache.drop((self._path, self._offset[index]))
-        return super().check(index)
+        """Whether the object is the one that was indexed, which is asked of the store.
 
-    def _unpack(self, fd: int, index: int, unpacked: int) -> tuple[memoryview, int]:
-        stored = _read_range(self._path, fd, self._offset[index], self._length[index])
-        return unpack_page(stored, unpacked, self._codec), len(stored)
+        Raises:
+            StorageError: it is not, or the store does not say.
+        """
+        self._layout.forget(index)
+        self._file = None
+        self._requests.submit(self._opened, str(self._shard)).result()
+        return True
+
+    def place(self, index: int) -> tuple[str, int]:
+        """Name of the object, and the record's number in it."""
+        return self._shard.name, index
+
+    def _opened(self) -> OpenObject:
+        file = self._file
+        if file is None:
+            file = self._shard.open()
+            if file.state != self._state:
+                now, indexed = file.state, self._state
+                raise StorageError(
+                    f"{self._shard}: is not the object that was indexed: it has {now.size} bytes and is "
+                    f"{now.tag}, it had {indexed.size} and was {indexed.tag}: restart to index it anew"
+                )
+            self._file = file
+        return file
 
 
 class _Files:
@@ -207,18 +307,24 @@ class _Files:
         return f"{self._folder.path.name}/{os.fsdecode(self._folder.name(self._number[index]))}", 0
 
 
-def open_access(path: Path, index: ShardIndex, cache: PageCache) -> Access:
-    """The access to a shard that fits its format and codec.
+def open_access(
+    shard: Shard, index: ShardIndex, cache: PageCache, requests: Requests
+) -> Access | ObjectAccess:
+    """The access to a shard that fits its place, format and codec.
 
     Raises:
         StorageError: an image folder is not the one that was indexed.
     """
     if index.format == "folder":
-        folder = ImageFolder.read(path)
+        assert isinstance(shard, Path)
+        folder = ImageFolder.read(shard)
         if folder.state != index.state:
-            raise StorageError(f"{path}: changed since it was indexed: start again")
+            raise StorageError(f"{shard}: changed since it was indexed: start again")
         return _Files(folder, index)
-    return _Packed(path, index, cache) if len(index.unpacked) else _Ranges(path, index)
+    layout = _Packed(shard, index, cache) if len(index.unpacked) else _Plain(index)
+    if isinstance(shard, ObjectShard):
+        return ObjectAccess(shard, index, layout, requests)
+    return _Ranges(shard, index, layout)
 
 
 def slowness(index: ShardIndex) -> str | None:

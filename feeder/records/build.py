@@ -15,8 +15,11 @@ from feeder.records.folder import ImageFolder
 from feeder.records.formats import build_index, refuse_compressed
 from feeder.records.index import ShardIndex, ShardState
 from feeder.records.keys import FormatName, RecordKeys
+from feeder.records.objects import ObjectShard, Shard, all_states
+from feeder.records.requests import Requests
 from feeder.records.sharing import SharedBuild
 from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
+from feeder.records.stores import describe
 
 __all__ = ["ensure_indexes"]
 
@@ -24,7 +27,7 @@ MISSING_SHOWN = 3
 
 
 def ensure_indexes(
-    shards: Sequence[Path],
+    shards: Sequence[Shard],
     keys: RecordKeys,
     *,
     index_dir: Path | None = None,
@@ -34,7 +37,7 @@ def ensure_indexes(
     progress: bool = False,
     format_name: FormatName | None = None,
     sequential: bool = False,
-    on_built: Callable[[Path, str], None] | None = None,
+    on_built: Callable[[Shard, str], None] | None = None,
 ) -> list[ShardIndex]:
     """The indexes of all shards, in their order.
 
@@ -44,9 +47,9 @@ def ensure_indexes(
     records of 100 kB, more than most storage gives.
 
     Args:
-        shards: files to index.
+        shards: files or objects to index.
         keys: where image and label are in a record.
-        index_dir: folder where indexes are built, or None: beside the shards.
+        index_dir: folder where indexes are built, or None: beside the shards; objects need one.
         build: False makes an unusable index an error.
         force: build all here, also those whose index is good.
         jobs: threads; None takes the usable cores.
@@ -63,15 +66,15 @@ def ensure_indexes(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
-    indexes: dict[Path, ShardIndex] = {}
-    unusable: dict[Path, str] = {}
-    states: dict[Path, ShardState] = {}
-    for shard in shards:
-        states[shard] = _state(shard)
+    indexes: dict[Shard, ShardIndex] = {}
+    unusable: dict[Shard, str] = {}
+    states = _states(shards)
+    for shard, state in states.items():
         try:
             if force:
+                index_path(shard, index_dir)  # raises where there is no place for it
                 raise IndexUnusable("asked for")
-            indexes[shard] = _load(shard, index_dir, states[shard], keys, format_name)
+            indexes[shard] = _load(shard, index_dir, state, keys, format_name)
         except IndexUnusable as error:
             unusable[shard] = str(error)
     if unusable and not build:
@@ -79,10 +82,18 @@ def ensure_indexes(
         more = f"; and {len(unusable) - MISSING_SHOWN} more" if len(unusable) > MISSING_SHOWN else ""
         raise ConfigError(f"{shown}{more}: run `feeder index` on these shards first")
 
-    def build_one(shard: Path, advance: Callable[[int], None], ahead: bool) -> ShardIndex:
+    requests = Requests(describe=describe)
+
+    def build_one(shard: Shard, advance: Callable[[int], None], ahead: bool) -> ShardIndex:
         path = index_path(shard, index_dir)
         index = build_index(
-            shard, keys, format_name=format_name, sequential=sequential, advance=advance, ahead=ahead
+            shard,
+            keys,
+            format_name=format_name,
+            sequential=sequential,
+            advance=advance,
+            ahead=ahead,
+            requests=requests,
         )
         write_index(index, path, keys.of(index.format))
         if on_built is not None:
@@ -96,9 +107,11 @@ def ensure_indexes(
 
     if unusable:
         todo = {shard: states[shard].size for shard in unusable}
-        with tqdm(
-            total=sum(todo.values()), desc="indexing", unit="B", unit_scale=True, disable=not progress
-        ) as bar:
+        total = sum(todo.values())
+        with (
+            requests,
+            tqdm(total=total, desc="indexing", unit="B", unit_scale=True, disable=not progress) as bar,
+        ):
             shared = SharedBuild(
                 len(shards),
                 jobs or len(os.sched_getaffinity(0)),
@@ -115,7 +128,7 @@ def ensure_indexes(
 
 
 def _load(
-    shard: Path,
+    shard: Shard,
     index_dir: Path | None,
     state: ShardState,
     keys: RecordKeys,
@@ -129,10 +142,16 @@ def _load(
     try:
         return load_index(index_path(shard, index_dir), state, keys, format_name)
     except IndexUnusable:
-        if index_dir is not None:
+        if index_dir is not None and isinstance(shard, Path):
             with contextlib.suppress(IndexUnusable):
                 return load_index(index_path(shard), state, keys, format_name)
         raise
+
+
+def _states(shards: Sequence[Shard]) -> dict[Shard, ShardState]:
+    with Requests(describe=describe) as requests:
+        objects = all_states((shard for shard in shards if isinstance(shard, ObjectShard)), requests)
+    return {shard: objects[shard] if isinstance(shard, ObjectShard) else _state(shard) for shard in shards}
 
 
 def _state(shard: Path) -> ShardState:

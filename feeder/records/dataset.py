@@ -6,7 +6,8 @@ import hashlib
 import resource
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,15 +17,18 @@ from typing import NamedTuple, Self
 import google_crc32c
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
-from feeder.records.access import PageCache, open_access, slowness
+from feeder.records.access import Access, ObjectAccess, PageCache, open_access, slowness
 from feeder.records.build import ensure_indexes
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
 from feeder.records.keys import FormatName, RecordKeys, Unusable, zero_based
+from feeder.records.objects import ObjectShard, Range, Reading, Shard
+from feeder.records.requests import RequestCounters, Requests
 from feeder.records.seek import SeekFiles, SeekMode, seek_path
 from feeder.records.shards import expand
 from feeder.records.storage import retry
+from feeder.records.stores import describe
 from feeder.records.unpack import Garbled
 
 __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
@@ -56,7 +60,7 @@ class ShardInfo:
 
     Attributes:
         name: file name, which errors and quarantine lists use.
-        path: file.
+        path: file or object.
         records: entries in the index, bad ones and the one that stands for a damaged tail included.
         nbytes: bytes of all of them: payloads of TFRecords, images of other formats.
         damage: why the shard cannot be read to its end, or None.
@@ -64,7 +68,7 @@ class ShardInfo:
     """
 
     name: str
-    path: Path
+    path: Shard
     records: int
     nbytes: int
     damage: str | None
@@ -87,8 +91,8 @@ class _Shard:
         "reasons",
     )
 
-    def __init__(self, path: Path, index: ShardIndex, cache: PageCache) -> None:
-        self.access = open_access(path, index, cache)
+    def __init__(self, path: Shard, index: ShardIndex, cache: PageCache, requests: Requests) -> None:
+        self.access = open_access(path, index, cache, requests)
         self.is_folder = index.format == "folder"
         self.is_tfrecord = index.format == "tfrecord"
         self.reasons = index.reasons
@@ -139,12 +143,13 @@ class Dataset:
         nbytes: bytes of all records (see ShardInfo).
         bad: records that the index calls unusable; reading one says why.
         seek: the seek points of the records, or None.
+        is_remote: whether any shard is an object in a store.
     """
 
     def __init__(
         self,
         name: str,
-        shards: Sequence[Path],
+        shards: Sequence[Shard],
         indexes: Sequence[ShardIndex],
         keys: RecordKeys,
         max_open: int,
@@ -162,7 +167,11 @@ class Dataset:
         self._keys = keys.of("tfrecord")
         self._contents = [index.content for index in indexes]
         cache = PageCache()
-        self._shards = [_Shard(path, index, cache) for path, index in zip(shards, indexes, strict=True)]
+        self._requests = Requests(describe=describe)
+        self._shards = [
+            _Shard(path, index, cache, self._requests) for path, index in zip(shards, indexes, strict=True)
+        ]
+        self.is_remote = any(isinstance(path, ObjectShard) for path in shards)
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
         self._records = self._starts.pop()
         self._files = OpenFiles(max_open)
@@ -191,9 +200,10 @@ class Dataset:
 
         Args:
             name: what clients call the data set.
-            patterns: each a file, a glob, a folder, which stands for all shards in it, or a folder of images.
+            patterns: each a file, a glob, a folder, which stands for all shards in it, or a folder of images;
+                or the URL of an object, a glob or a folder, such as `s3://bucket/train-*`.
             keys: where a record keeps its image and label.
-            index_dir: folder for the indexes; None keeps each beside its shard.
+            index_dir: folder for the indexes; None keeps each beside its shard. Those of objects need one.
             build: False makes a missing or stale index an error.
             jobs: threads that build indexes; None takes as many as there are usable cores.
             progress: show a bar on stderr while indexes are built.
@@ -232,20 +242,63 @@ class Dataset:
     @property
     def bytes_read(self) -> int:
         """Bytes read from shards so far, indexing not counted."""
-        return self._files.bytes_read
+        return self._files.bytes_read + self._requests.counters.bytes
 
     @property
     def storage_retries(self) -> int:
         """Times that a read was tried again after storage failed."""
-        return self._files.retries
+        return self._files.retries + self._requests.counters.retries
+
+    @property
+    def requests(self) -> RequestCounters:
+        """What was asked of object stores so far, indexing not counted."""
+        return self._requests.counters
 
     def locate(self, record: int) -> tuple[str, int]:
         """Shard name and number within the shard of a record in [0, len)."""
         number, index = self._place(record)
         return self._shards[number].access.place(index)
 
-    def read(self, record: int) -> Record:
+    def ask(self, records: Iterable[int]) -> Reading | None:
+        """Asks object stores for records in [0, len), all at once; others are left out. Does not wait.
+
+        Args:
+            records: what read() is to be called for soon.
+
+        Returns:
+            For read(); None where there is nothing to ask for.
+
+        Raises:
+            Closed: after close().
+        """
+        if not self.is_remote:
+            return None
+        wanted: list[int] = []
+        ranges: list[Range] = []
+        for record in records:
+            number, index = self._place(record)
+            shard = self._shards[number]
+            access = shard.access
+            if not isinstance(access, ObjectAccess):
+                continue
+            if shard.label[index] < 0 and shard.refusal(index) is not None:
+                continue
+            if (part := access.wanted(index)) is not None:
+                wanted.append(record)
+                ranges.append(Range(number, *part))
+        if not wanted:
+            return None
+        reading = Reading(wanted, ranges, self._ask)
+        if reading.merged:
+            self._requests.count_merged(reading.merged)
+        return reading
+
+    def read(self, record: int, reading: Reading | None = None) -> Record:
         """Reads and checks one record in [0, len). May be called from any thread; waits without the GIL.
+
+        Args:
+            record: its number.
+            reading: what ask() gave for it, among others.
 
         Raises:
             BadRecord: its bytes are damaged or hold no usable image and label.
@@ -257,7 +310,8 @@ class Dataset:
         label = shard.label[index]
         if label < 0 and (reason := shard.refusal(index)) is not None:
             raise BadRecord(*shard.access.place(index), reason)
-        payload, wrong = self._payload(number, shard, index)
+        came = None if reading is None else reading.take(record)
+        payload, wrong = self._payload(number, shard, index, came)
         if wrong:
             payload = self._again(number, shard, index)
         if label < 0:
@@ -289,6 +343,7 @@ class Dataset:
             self.seek.close()
         self._closing.set()
         self._files.close()
+        self._requests.close()
 
     def __enter__(self) -> Self:
         return self
@@ -304,15 +359,26 @@ class Dataset:
         number = bisect_right(self._starts, record) - 1
         return number, record - self._starts[number]
 
-    def _payload(self, number: int, shard: _Shard, index: int) -> tuple[bytes, str]:
-        """What is stored of a record, and what is wrong with it or ""."""
+    def _ask(self, number: int, offset: int, length: int) -> Future[bytes]:
+        access = self._shards[number].access
+        assert isinstance(access, ObjectAccess)
+        return access.ask(offset, length)
+
+    def _payload(
+        self, number: int, shard: _Shard, index: int, came: bytes | None = None
+    ) -> tuple[bytes, str]:
+        """What is stored of a record, which perhaps `came` already, and what is wrong with it or ""."""
+        access = shard.access
         try:
-            payload = retry(
-                lambda: self._read_once(number, shard, index),
-                f"{self.shards[number].path}: record {index}",
-                pause=self._pause,
-                on_retry=self._files.count_retry,
-            )
+            if isinstance(access, ObjectAccess):
+                payload = access.read(index, came)
+            else:
+                payload = retry(
+                    lambda: self._read_once(number, access, index),
+                    f"{self.shards[number].path}: record {index}",
+                    pause=self._pause,
+                    on_retry=self._files.count_retry,
+                )
         except Garbled as error:
             return b"", str(error)
         crc = _crc32c(payload)
@@ -324,12 +390,12 @@ class Dataset:
             f"({len(payload)} bytes, stored at offset {shard.offset[index]})"
         )
 
-    def _read_once(self, number: int, shard: _Shard, index: int) -> bytes:
-        file = self._files.acquire(number, shard.access.open)
+    def _read_once(self, number: int, access: Access, index: int) -> bytes:
+        file = self._files.acquire(number, access.open)
         count = 0
         reusable = False
         try:
-            payload, count = shard.access.read(file.fd, index)
+            payload, count = access.read(file.fd, index)
             reusable = True
         finally:
             self._files.release(number, file, count, reusable=reusable)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from feeder.errors import BadShard, StorageError
 from feeder.records.ahead import AheadWindow
@@ -12,11 +11,14 @@ from feeder.records.example import parse_example
 from feeder.records.folder import index_folder
 from feeder.records.index import MAX_SHARD_RECORDS, IndexBuilder, ShardIndex, ShardState
 from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
+from feeder.records.objects import ObjectBlob, ObjectShard, Shard
 from feeder.records.parquet import looks_like_parquet, scan_parquet
+from feeder.records.requests import Requests
 from feeder.records.stream import (
     COMPRESSIONS,
     MAX_RECORD_BYTES,
     READ_BYTES,
+    Blob,
     Compression,
     Torn,
     Window,
@@ -30,7 +32,7 @@ __all__ = ["build_index", "detect", "refuse_compressed"]
 
 
 def build_index(
-    shard: Path,
+    shard: Shard,
     keys: RecordKeys,
     *,
     format_name: FormatName | None = None,
@@ -39,11 +41,12 @@ def build_index(
     max_records: int = MAX_SHARD_RECORDS,
     advance: Callable[[int], None] | None = None,
     ahead: bool = False,
+    requests: Requests | None = None,
 ) -> ShardIndex:
     """Reads a shard once, from start to end, and checks framing, checksums, and each record.
 
     Args:
-        shard: file or image folder to read.
+        shard: file, object or image folder to read.
         keys: where image and label are.
         format_name: None finds it by the content.
         sequential: whether a shard that is compressed as a whole is welcome.
@@ -52,6 +55,7 @@ def build_index(
             they have, are refused.
         advance: called with numbers of bytes read; may raise to stop.
         ahead: whether a thread of its own reads TFRecords and tars, for where a core is to spare.
+        requests: read the object, if it is one.
 
     Raises:
         BadShard: of no format that is read, of another than the one given, compressed and not welcome, or of
@@ -59,27 +63,25 @@ def build_index(
         ConfigError: an image folder has no classes.
         StorageError: it cannot be read, or changed meanwhile.
     """
-    if shard.is_dir():
-        return index_folder(shard, max_records=max_records, advance=advance)
-    builder = IndexBuilder(max_records)
-    codec = ""
-    try:
-        file = open(shard, "rb", buffering=0)  # noqa: SIM115 (closed below; opening has an error of its own)
-    except OSError as error:
-        raise StorageError(f"{shard}: cannot open: {error.strerror}") from error
-    with file:
-        fd = file.fileno()
-        state = ShardState.of(os.fstat(fd))
-        found, compression = detect(shard, fd, format_name)
+
+    def scan(source: int | ObjectBlob, state: ShardState) -> ShardIndex:
+        builder = IndexBuilder(max_records)
+        found, compression = detect(shard, source, format_name)
         if not sequential:
             refuse_compressed(shard, compression or "")
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        codec: str = compression or ""
         if found == "parquet":
-            codec = scan_parquet(fd, shard, keys.of(found), builder, advance=advance)
+            codec = scan_parquet(source, shard, keys.of(found), builder, state.size, advance=advance)
         else:
-            codec = compression or ""
-            kind = AheadWindow if ahead and state.size > READ_BYTES else Window
-            window = open_window(fd, str(shard), compression=compression, advance=advance, kind=kind)
+            # An object is read ahead by its requests.
+            is_ahead = ahead and isinstance(source, int) and state.size > READ_BYTES
+            window = open_window(
+                source,
+                str(shard),
+                compression=compression,
+                advance=advance,
+                kind=AheadWindow if is_ahead else Window,
+            )
             try:
                 if found == "webdataset":
                     scan_webdataset(window, keys.of(found), builder, max_record_bytes)
@@ -89,32 +91,54 @@ def build_index(
                 builder.tear(torn.offset, torn.reason)
             finally:
                 window.close()
-        if ShardState.of(os.fstat(fd)) != state:
-            raise StorageError(f"{shard}: changed while it was indexed: index it again when it is complete")
-    return builder.index(found, state, codec)
+        return builder.index(found, state, codec)
+
+    if isinstance(shard, ObjectShard):
+        assert requests is not None
+        blob = ObjectBlob(shard, requests)
+        try:
+            index = scan(blob, blob.state)
+            unchanged = blob.unchanged()
+        finally:
+            blob.close()
+    elif shard.is_dir():
+        return index_folder(shard, max_records=max_records, advance=advance)
+    else:
+        try:
+            file = open(shard, "rb", buffering=0)  # noqa: SIM115 (closed below; opening has an error of its own)
+        except OSError as error:
+            raise StorageError(f"{shard}: cannot open: {error.strerror}") from error
+        with file:
+            fd = file.fileno()
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            index = scan(fd, ShardState.of(os.fstat(fd)))
+            unchanged = ShardState.of(os.fstat(fd)) == index.state
+    if not unchanged:
+        raise StorageError(f"{shard}: changed while it was indexed: index it again when it is complete")
+    return index
 
 
 def detect(
-    shard: Path, fd: int, format_name: FormatName | None = None
+    shard: Shard, source: int | Blob, format_name: FormatName | None = None
 ) -> tuple[FormatName, Compression | None]:
-    """Format and compression of an open file.
+    """Format and compression of an open file or object.
 
     Args:
-        shard: its path, for errors.
-        fd: the file.
+        shard: where it is, for errors.
+        source: descriptor of the file, or the object.
         format_name: what it is known to be; then only its compression is found out.
 
     Raises:
         BadShard: it is of no format that is read.
         StorageError: it cannot be read.
     """
-    window = open_window(fd, str(shard))
+    window = open_window(source, str(shard))
     head = _head(window)
     if not head:
         return format_name or ("webdataset" if shard.suffix == ".tar" else "tfrecord"), None
     name = _format(head)
     if name is None and (compression := _compression(head)) is not None:
-        window = open_window(fd, str(shard), compression=compression)
+        window = open_window(source, str(shard), compression=compression)
         head = _head(window)
         if head or not window.broken:
             name = _format(head) or format_name
@@ -132,7 +156,7 @@ def detect(
     )
 
 
-def refuse_compressed(shard: Path, codec: str) -> None:
+def refuse_compressed(shard: Shard, codec: str) -> None:
     """Raises BadShard for a shard that is compressed as a whole."""
     if codec in COMPRESSIONS:
         raise BadShard(

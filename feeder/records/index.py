@@ -57,6 +57,8 @@ class ShardState:
         mtime_ns, ctime_ns: nanoseconds; of an image folder, the latest of its images.
         inode: of the file or folder.
         listing: hex sha256 over names, sizes and mtimes of the images of a folder; "" for a file.
+        tag: generation, ETag or what else a store has of an object, of which nothing but the size is known
+            besides; "" for a file.
     """
 
     size: int
@@ -64,6 +66,7 @@ class ShardState:
     ctime_ns: int
     inode: int
     listing: str = ""
+    tag: str = ""
 
     @classmethod
     def of(cls, stat: os.stat_result) -> ShardState:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from feeder.records.encodings import BadPage, rle_hybrid, thrift_struct, varint
 from feeder.records.snappy import NotSeparable, SnappyBlocks
-from feeder.records.stream import MAX_RECORD_BYTES, READ_BYTES, Window, open_window
+from feeder.records.stream import MAX_RECORD_BYTES, READ_BYTES, Blob, Window, open_window
 from feeder.records.unpack import Garbled, unpack_page
 
 __all__ = ["Chunk", "Value", "values"]
@@ -130,12 +130,13 @@ class _Whole:
 
 
 def values(
-    fd: int, path: str, chunk: Chunk, advance: Callable[[int], None] | None = None
+    source: int | Blob, path: str, chunk: Chunk, advance: Callable[[int], None] | None = None
 ) -> Iterator[Value | int]:
     """All values of a chunk in order; for a null, the level at which it is null.
 
     Args:
-        fd: file, read by position; with bounded memory, but a page that must be unpacked as a whole is held.
+        source: descriptor of a file, or an object, read by position; with bounded memory, but a page that
+            must be unpacked as a whole is held.
         path: what errors call it.
         chunk: what to read.
         advance: called with the number of bytes of each read.
@@ -144,7 +145,7 @@ def values(
         BadPage: after all values of the pages before.
         StorageError: the file cannot be read.
     """
-    window = open_window(fd, path, start=chunk.start, stop=chunk.stop, advance=advance)
+    window = open_window(source, path, start=chunk.start, stop=chunk.stop, advance=advance)
     dictionary: list[Value] | None = None
     seen = 0
     while seen < chunk.rows:
@@ -156,7 +157,7 @@ def values(
             if stored > chunk.stop - body_at:
                 raise BadPage(f"is {stored} bytes long, {chunk.stop - body_at} are there")
             if header.get(4) is not None:
-                _check_crc(open_window(fd, path, start=body_at, stop=body_at + stored), header[4])
+                _check_crc(open_window(source, path, start=body_at, stop=body_at + stored), header[4])
             if kind == _DICTIONARY:
                 about = _sub(header, 7)
                 if dictionary is not None or seen:
@@ -165,7 +166,7 @@ def values(
                     raise BadPage(f"is a dictionary with encoding {about[2]}")
                 count = _field(about, 1)
                 dictionary = _parsed(
-                    fd,
+                    source,
                     window,
                     chunk.codec,
                     stored,
@@ -173,7 +174,7 @@ def values(
                     lambda body, count=count: [_value(body) for _ in range(count)],  # type: ignore[misc]
                 )
             elif kind in (_DATA, _DATA_V2):
-                page = _Page(fd, window, chunk, header, chunk.rows - seen)
+                page = _Page(source, window, chunk, header, chunk.rows - seen)
                 found = page.read(dictionary)
                 seen += len(found)
                 yield from found
@@ -189,8 +190,10 @@ def values(
 class _Page:
     """One data page."""
 
-    def __init__(self, fd: int, window: Window, chunk: Chunk, header: dict[int, object], most: int) -> None:
-        self._fd, self._window, self._chunk = fd, window, chunk
+    def __init__(
+        self, source: int | Blob, window: Window, chunk: Chunk, header: dict[int, object], most: int
+    ) -> None:
+        self._source, self._window, self._chunk = source, window, chunk
         self._unpacked, self._stored = _field(header, 2), _field(header, 3)
         self._is_v2 = _field(header, 1) == _DATA_V2
         about = _sub(header, 8 if self._is_v2 else 5)
@@ -215,7 +218,7 @@ class _Page:
             levels = self._levels(data.tobytes())
         size, unpacked = self._stored - self._level_bytes, self._unpacked - self._level_bytes
         return _parsed(
-            self._fd,
+            self._source,
             self._window,
             self._chunk.codec if self._is_packed and size else "UNCOMPRESSED",
             size,
@@ -264,7 +267,12 @@ class _Page:
 
 
 def _parsed(
-    fd: int, window: Window, codec: str, stored: int, unpacked: int, parse: Callable[[_Body], T]
+    source: int | Blob,
+    window: Window,
+    codec: str,
+    stored: int,
+    unpacked: int,
+    parse: Callable[[_Body], T],
 ) -> T:
     """What `parse` makes of the next `stored` bytes of the window, unpacked as far as it asks."""
     if codec == "UNCOMPRESSED":
@@ -275,7 +283,7 @@ def _parsed(
     if codec == "SNAPPY":
         with contextlib.suppress(NotSeparable):
             return parse(
-                SnappyBlocks(open_window(fd, window.path, start=start, stop=start + stored), unpacked)
+                SnappyBlocks(open_window(source, window.path, start=start, stop=start + stored), unpacked)
             )
     if max(stored, unpacked) > MAX_PAGE_BYTES:
         raise BadPage(f"unpacks to {unpacked} bytes, above the limit of {MAX_PAGE_BYTES}")

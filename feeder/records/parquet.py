@@ -7,15 +7,15 @@ with bounded memory (see feeder.records.pages), so that afterwards one image is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feeder.errors import BadShard
+from feeder.errors import BadShard, StorageError
 from feeder.records.encodings import BadPage
 from feeder.records.index import IndexBuilder
 from feeder.records.keys import Keys, Unusable, zero_based
+from feeder.records.objects import ObjectBlob, Seekable, Shard
 from feeder.records.pages import Chunk, Value, values
 
 __all__ = ["looks_like_parquet", "scan_parquet"]
@@ -40,16 +40,25 @@ def looks_like_parquet(head: bytes) -> bool:
 
 
 def scan_parquet(
-    fd: int,
-    shard: Path,
+    source: int | ObjectBlob,
+    shard: Shard,
     keys: Keys,
     builder: IndexBuilder,
+    size: int,
     *,
     advance: Callable[[int], None] | None = None,
 ) -> str:
     """Adds all rows of a shard to an index.
 
     A damaged page or label column makes the rest of its row group bad, and no more than that.
+
+    Args:
+        source: descriptor of the file, or the object.
+        shard: where it is.
+        keys: names of the columns.
+        builder: takes the rows.
+        size: of the shard, in bytes.
+        advance: called with numbers of bytes read; may raise to stop.
 
     Returns:
         The codec of the pages, or "".
@@ -60,26 +69,27 @@ def scan_parquet(
         StorageError: it cannot be read.
     """
     try:
-        with pq.ParquetFile(shard, pre_buffer=False, buffer_size=1 << 20) as file:
+        place = shard if isinstance(source, int) else pa.PythonFile(Seekable(source), "r")
+        with pq.ParquetFile(place, pre_buffer=False, buffer_size=1 << 20) as file:
             image = _image_column(shard, file, keys.image)
             _check_label(shard, file, keys.label)
-            return _scan(fd, shard, file, image, keys, builder, advance)
+            return _scan(source, shard, file, image, keys, builder, size, advance)
     except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno):
             raise
         raise BadShard(f"{shard}: is not a whole Parquet file: {_first_line(error)}") from error
 
 
 def _scan(
-    fd: int,
-    shard: Path,
+    source: int | ObjectBlob,
+    shard: Shard,
     file: pq.ParquetFile,
     image: int,
     keys: Keys,
     builder: IndexBuilder,
+    size: int,
     advance: Callable[[int], None] | None,
 ) -> str:
-    size = shard.stat().st_size
     metadata = file.metadata
     if metadata.num_rows > max(_ROWS_ALWAYS, size * MAX_NULLS_A_BYTE):
         raise BadShard(f"{shard}: says it has {metadata.num_rows} rows in {size} bytes")
@@ -113,7 +123,7 @@ def _scan(
             raise BadShard(f"{shard}: row group {group} says its images are at {start} to {stop} of {size}")
         chunk = Chunk(start, stop, rows, column.compression, max_level)
         labels = _labels(file, group, keys.label)
-        _add_rows(chunk, labels, values(fd, str(shard), chunk, advance), keys, builder)
+        _add_rows(chunk, labels, values(source, str(shard), chunk, advance), keys, builder)
     packed = codecs - {"UNCOMPRESSED"}
     if len(packed) > 1:
         raise BadShard(f"{shard}: row groups are compressed in different ways: {', '.join(sorted(packed))}")
@@ -164,7 +174,7 @@ def _labels(file: pq.ParquetFile, group: int, name: str) -> Iterator[int | None]
         yield from batch.column(0).to_pylist()
 
 
-def _image_column(shard: Path, file: pq.ParquetFile, key: str) -> int:
+def _image_column(shard: Shard, file: pq.ParquetFile, key: str) -> int:
     """Number of the column with the images: a binary one of that name, or `bytes` in such a struct."""
     for number in range(len(file.schema)):
         column = file.schema.column(number)
@@ -178,7 +188,7 @@ def _image_column(shard: Path, file: pq.ParquetFile, key: str) -> int:
     raise BadShard(f"{shard}: no column {key!r} of images: it has {_names(file)}: say --image-key")
 
 
-def _check_label(shard: Path, file: pq.ParquetFile, key: str) -> None:
+def _check_label(shard: Shard, file: pq.ParquetFile, key: str) -> None:
     if key not in file.schema_arrow.names:
         raise BadShard(f"{shard}: no column {key!r} of labels: it has {_names(file)}: say --label-key")
     kind = file.schema_arrow.field(key).type

@@ -20,6 +20,7 @@ from feeder.records.dataset import Dataset
 from feeder.records.folder import LABELS_FILE, find_images, label_map
 from feeder.records.formats import detect
 from feeder.records.keys import DEFAULT_KEYS, FormatName, RecordKeys
+from feeder.records.objects import ObjectShard, Shard
 from feeder.records.shards import expand
 from feeder.records.storage import temporary
 from feeder.records.stream import READ_BYTES, Compression, open_window
@@ -194,7 +195,9 @@ def _write_labels(labels: bytes, path: Path) -> None:
         raise StorageError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
-def _plan(shard: Path, dst: Path, format_name: FormatName | None) -> _Plan:
+def _plan(shard: Shard, dst: Path, format_name: FormatName | None) -> _Plan:
+    if isinstance(shard, ObjectShard):
+        raise ConfigError(f"{shard}: only files are rewritten: copy the object to a disk first")
     if shard.is_dir():
         return _Plan(shard, dst / f"{shard.name}.tfrecord", None)
     try:

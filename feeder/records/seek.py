@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from feeder.errors import Closed
 from feeder.records.files import OpenFile, OpenFiles
 from feeder.records.index import ShardIndex
+from feeder.records.objects import Shard
 from feeder.records.shards import SEEK_SUFFIX
 from feeder.records.sidecar import sidecar_path
 from feeder.records.storage import locked, temporary
@@ -101,7 +102,7 @@ class _Unfit(OSError):
     """A file is not the one that belongs to this shard's index."""
 
 
-def seek_path(shard: Path, index_dir: Path | None = None) -> Path:
+def seek_path(shard: Shard, index_dir: Path | None = None) -> Path:
     """Where the seek points of a shard are kept: where its index is."""
     return sidecar_path(shard, index_dir, SEEK_SUFFIX)
 

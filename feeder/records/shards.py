@@ -1,4 +1,4 @@
-"""From what a user names (files, globs, folders) to a sorted list of shard files."""
+"""From what a user names (files, objects, globs, folders) to a sorted list of shards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pathlib import Path
 from feeder.errors import ConfigError, StorageError
 from feeder.records.folder import IMAGE_SUFFIXES, is_image_folder
 from feeder.records.keys import FormatName
+from feeder.records.locations import Location, is_url, matcher
+from feeder.records.objects import ObjectShard, Shard
+from feeder.records.requests import Requests
+from feeder.records.stores import describe, open_store
 
 __all__ = ["INDEX_SUFFIX", "SEEK_SUFFIX", "expand", "is_shard_name"]
 
@@ -45,35 +49,76 @@ def is_shard_name(name: str) -> bool:
     return not name.startswith((".", "_")) and not name.lower().endswith(_NOT_SHARDS)
 
 
-def expand(patterns: Sequence[str], format_name: FormatName | None = None) -> list[Path]:
-    """All shards that the patterns name, sorted by path, each once.
+def expand(patterns: Sequence[str], format_name: FormatName | None = None) -> list[Shard]:
+    """All shards that the patterns name, sorted by path, each once; objects come after files.
 
     Args:
         patterns: each a file, a glob (`*`, `?`, `[...]`, `**`), or a folder: all shards in it, or, where
             there is no shard but an image in it or below, the folder itself, which is one shard of images.
+            The same as URLs (`s3://bucket/train-*`) names objects, but without `?`, which begins the options,
+            and without folders of images.
         format_name: what the shards are; "folder" takes each folder as one of images.
 
     Raises:
-        ConfigError: a pattern matches nothing; a folder holds several sets, or only some shards of one.
-        StorageError: a folder cannot be read.
+        ConfigError: a pattern matches nothing; a folder holds several sets, or only some shards of one; a URL
+            is of no store that can be read.
+        StorageError: a folder or a store cannot be read.
     """
     if isinstance(patterns, str) or not patterns:
         raise ConfigError(f"need a list of at least one file, glob or folder, got {patterns!r}")
     found: dict[str, Path] = {}
     for pattern in patterns:
+        if is_url(pattern):
+            continue
         try:
             for path in _matches(pattern, format_name):
                 found.setdefault(os.path.realpath(path), path)
         except OSError as error:
             raise StorageError(f"{error.filename or pattern}: cannot read: {error.strerror}") from error
-    return sorted(found.values())
+    objects = _objects([pattern for pattern in patterns if is_url(pattern)], format_name)
+    return [*sorted(found.values()), *objects]
+
+
+def _objects(urls: Sequence[str], format_name: FormatName | None) -> list[ObjectShard]:
+    if urls and format_name == "folder":
+        raise ConfigError("folders of images are read from disk only: make shards of them with `feeder pack`")
+    found: set[ObjectShard] = set()
+    if urls:
+        with Requests(describe=describe) as requests:
+            for url in urls:
+                location = Location.parse(url)
+                found.update(requests.submit(lambda at=location: _in_store(at), location.shown).result())  # type: ignore[misc]
+    return sorted(found, key=lambda shard: shard.url.split("/"))
+
+
+def _in_store(location: Location) -> list[ObjectShard]:
+    """The shards that a URL names."""
+    store = open_store(location)
+    if location.scheme in ("http", "https") and not location.magic:
+        return [ObjectShard(location.shown.partition("?")[0], location.url, store)]
+    if location.magic:
+        pattern = matcher(location.path)
+        recursive = "/" in location.path.removeprefix(location.root).strip("/")
+        paths = [path for path in store.walk(location.root, recursive) if pattern.fullmatch(path.strip("/"))]
+        paths = [path for path in paths if is_shard_name(path.rpartition("/")[2])]
+        if not paths:
+            raise ConfigError(f"{location.shown}: matches no shard")
+    elif not location.folder and store.kind(location.path) == "object":
+        paths = [location.path]
+    else:
+        names = {path.rpartition("/")[2]: path for path in store.walk(location.path, False)}
+        shards = sorted(name for name in names if is_shard_name(name))
+        if not shards:
+            holds = f" (it holds {_some(sorted(names))})" if names else ""
+            raise ConfigError(f"{location.shown}: no such object, and no shard in such a folder{holds}")
+        _require_one_whole_set(location.shown, shards)
+        paths = [names[name] for name in shards]
+    return [ObjectShard(f"{location.scheme}://{path.strip('/')}", path, store) for path in paths]
 
 
 def _matches(pattern: str, format_name: FormatName | None) -> list[Path]:
     if not pattern:
         raise ConfigError("a pattern is empty: name a file, a glob or a folder")
-    if "://" in pattern:
-        raise ConfigError(f"{pattern}: only local paths can be read; copy or mount the data first")
     path = Path(os.path.expanduser(pattern))
     if path.is_dir():
         if format_name == "folder" or (
@@ -99,6 +144,11 @@ def _folder(folder: Path) -> list[Path]:
     names = _shard_names(folder)
     if not names:
         raise ConfigError(f"{folder}: no shard file in this folder{_neighbours(folder)}")
+    _require_one_whole_set(str(folder), names)
+    return [folder / name for name in names]
+
+
+def _require_one_whole_set(folder: str, names: Sequence[str]) -> None:
     sets: dict[tuple[str, int], int] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -115,7 +165,6 @@ def _folder(folder: Path) -> list[Path]:
                 f"{folder}: {have} of the {count} shards of {name!r} are there: copy the others, "
                 f"or say {folder}/{name}-* to read what is there"
             )
-    return [folder / name for name in names]
 
 
 def _shard_names(folder: Path) -> list[str]:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from feeder.errors import StorageError
 from feeder.records.claims import Claims
 from feeder.records.index import ShardIndex
+from feeder.records.objects import Shard
 from feeder.records.sidecar import IndexUnusable
 
 __all__ = ["SharedBuild"]
@@ -59,9 +60,9 @@ class SharedBuild:
         self,
         shards: int,
         threads: int,
-        build: Callable[[Path, Callable[[int], None], bool], ShardIndex],
-        load: Callable[[Path], ShardIndex],
-        path_of: Callable[[Path], Path],
+        build: Callable[[Shard, Callable[[int], None], bool], ShardIndex],
+        load: Callable[[Shard], ShardIndex],
+        path_of: Callable[[Shard], Path],
         bar: tqdm[Any],
     ) -> None:
         self._shards = shards
@@ -73,13 +74,13 @@ class SharedBuild:
         self._claims: dict[Path, Claims] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._indexes: dict[Path, ShardIndex] = {}
+        self._indexes: dict[Shard, ShardIndex] = {}
         self._started_s = time.monotonic()
         self._report_s = 0.0
         self._missing = self._built = 0
         self._read = 0
 
-    def run(self, todo: dict[Path, int], *, claim: bool) -> dict[Path, ShardIndex]:
+    def run(self, todo: dict[Shard, int], *, claim: bool) -> dict[Shard, ShardIndex]:
         """The indexes of some shards.
 
         Args:
@@ -114,7 +115,7 @@ class SharedBuild:
         )
         return self._indexes
 
-    def _round(self, shards: list[Path]) -> list[Path]:
+    def _round(self, shards: list[Shard]) -> list[Shard]:
         """Goes through shards once; returns those that others have claimed."""
         # Where others keep the cores busy, more threads only make the work dearer.
         ahead = len(shards) + max(1, round(os.getloadavg()[0])) <= self._threads
@@ -137,7 +138,7 @@ class SharedBuild:
         self._stop.clear()
         return [shard for future, shard in futures.items() if future.result() is None]
 
-    def _one(self, shard: Path, ahead: bool) -> ShardIndex | None:
+    def _one(self, shard: Shard, ahead: bool) -> ShardIndex | None:
         """The index of a shard, built here or elsewhere; None while another process builds it."""
         if self._stop.is_set():
             raise _Stopped
@@ -168,7 +169,7 @@ class SharedBuild:
             self._read += count
             self._bar.update(count)
 
-    def _done(self, shard: Path, index: ShardIndex, *, here: bool) -> ShardIndex:
+    def _done(self, shard: Shard, index: ShardIndex, *, here: bool) -> ShardIndex:
         with self._lock:
             self._indexes[shard] = index
             self._built += here
@@ -176,7 +177,7 @@ class SharedBuild:
                 self._bar.update(index.state.size)
         return index
 
-    def _report(self, waiting: list[Path]) -> None:
+    def _report(self, waiting: list[Shard]) -> None:
         """A line in the log, now and then."""
         now_s = time.monotonic()
         if now_s < self._report_s:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from feeder.errors import ConfigError, StorageError
 from feeder.records.index import COLUMNS, ShardIndex, ShardState, make_index
 from feeder.records.keys import FORMATS, FormatName, Keys, RecordKeys
+from feeder.records.objects import ObjectShard, Shard
 from feeder.records.shards import INDEX_SUFFIX
 from feeder.records.storage import temporary
 
@@ -41,16 +42,32 @@ class IndexUnusable(Exception):
     """An index is missing, stale or damaged; the text says which. It can be built anew."""
 
 
-def index_path(shard: Path, index_dir: Path | None = None) -> Path:
-    """Where the index of a shard is kept: beside it, or in a folder that serves shards of many folders."""
+def index_path(shard: Shard, index_dir: Path | None = None) -> Path:
+    """Where the index of a shard is kept: beside it, or in a folder that serves shards of many folders.
+
+    Raises:
+        ConfigError: the shard is an object, and there is no such folder.
+    """
     return sidecar_path(shard, index_dir, INDEX_SUFFIX)
 
 
-def sidecar_path(shard: Path, index_dir: Path | None, suffix: str) -> Path:
-    """Where a file is kept that belongs to a shard; its name ends in `suffix`."""
-    if index_dir is None:
+def sidecar_path(shard: Shard, index_dir: Path | None, suffix: str) -> Path:
+    """Where a file is kept that belongs to a shard; its name ends in `suffix`.
+
+    Raises:
+        ConfigError: the shard is an object, and there is no folder.
+    """
+    if isinstance(shard, ObjectShard):
+        if index_dir is None:
+            raise ConfigError(
+                f"{shard}: indexes of objects are kept in a local folder: name one with --index-dir"
+            )
+        folder = shard.folder
+    elif index_dir is None:
         return shard.with_name(shard.name + suffix)
-    place = hashlib.sha256(os.fsencode(os.path.realpath(shard.parent))).hexdigest()[:12]
+    else:
+        folder = os.path.realpath(shard.parent)
+    place = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
     return index_dir / f"{shard.name}.{place}{suffix}"
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "COMPRESSIONS",
     "MAX_RECORD_BYTES",
     "READ_BYTES",
+    "Blob",
     "Compression",
     "Source",
     "Torn",
@@ -56,6 +57,35 @@ class _Broken(Exception):
     """A compressed stream ends here by damage; the text says which."""
 
 
+class Blob(Protocol):
+    """Bytes of a shard that can be read by position.
+
+    Attributes:
+        size: how many there are.
+    """
+
+    size: int
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fills the start of `view`; returns how many bytes came, 0 only at the end.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+
+
+class _File:
+    """An open file."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+        self.size = os.fstat(fd).st_size
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        return retry(lambda: os.preadv(self._fd, [view], offset), self._path)
+
+
 class Source(Protocol):
     """Bytes in order.
 
@@ -73,13 +103,13 @@ class Source(Protocol):
 
 
 class _Plain:
-    """A file as it lies."""
+    """A file or object as it lies."""
 
     def __init__(
-        self, fd: int, path: str, start: int, stop: int, advance: Callable[[int], object] | None
+        self, blob: Blob, path: str, start: int, stop: int, advance: Callable[[int], object] | None
     ) -> None:
         self.size: int | None = stop - start
-        self._fd = fd
+        self._blob = blob
         self._path = path
         self._advance = advance
         self._read = start
@@ -89,7 +119,7 @@ class _Plain:
         view = view[: self._stop - self._read]
         if not view:
             return 0
-        got = retry(lambda: os.preadv(self._fd, [view], self._read), self._path)
+        got = self._blob.read_into(view, self._read)
         if got == 0:
             raise StorageError(
                 f"{self._path}: ends at byte {self._read}, was {self._stop}: it shrank meanwhile"
@@ -228,7 +258,7 @@ class Window:
 
 
 def open_window(
-    fd: int,
+    source: int | Blob,
     path: str,
     *,
     compression: Compression | None = None,
@@ -237,17 +267,18 @@ def open_window(
     advance: Callable[[int], object] | None = None,
     kind: type[Window] = Window,
 ) -> Window:
-    """A window over an open file or a part of it, at the start.
+    """A window over an open file or an object, or a part of it, at the start.
 
     Args:
-        fd: file to read, by position.
+        source: descriptor of a file, or an object, to read by position.
         path: what errors call it.
         compression: of what is read; the window is over what it unpacks to.
         start, stop: part of the file; None: its end.
         advance: called with the number of bytes (of the file) of each read; may raise to stop.
         kind: of window, where nothing is compressed.
     """
-    plain = _Plain(fd, path, start, os.fstat(fd).st_size if stop is None else stop, advance)
+    blob = _File(source, path) if isinstance(source, int) else source
+    plain = _Plain(blob, path, start, blob.size if stop is None else stop, advance)
     if compression is not None:
         return Window(_Unpacked(plain, compression), path)
     return kind(plain, path, start)

@@ -260,6 +260,9 @@ class _Worker:
         self._sessions = SessionRegistry(config.max_streams)
         self._pipeline = Pipeline(readers, callers, quarantine)
         stack.callback(self._pipeline.close)
+        for dataset in datasets.values():
+            if dataset.is_remote:  # first, so that nobody waits any longer for a store that does not answer
+                stack.callback(dataset.close)
         worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         identity = Identity(worker_id, threads, pixels)
         servicer = FeederServicer(

@@ -1,6 +1,9 @@
 """From requests to answers: readers fetch ahead, callers keep the decode pool busy, streams take turns.
 
 scheduler -> readers (storage, crc, parse) -> ready, bounded -> callers (decode into the message) -> stream
+
+A reader does not wait for an object store: it asks for the records of the chunks that come next, in their
+order, and goes on with those that came.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from feeder.batch import BadChunk, ChunkMaker, Fetched, FoundBad
+from feeder.batch import Asked, BadChunk, ChunkMaker, Fetched, FoundBad
 from feeder.decode import MessageBuffer
-from feeder.errors import ConfigError, StorageError
+from feeder.errors import Closed, ConfigError, StorageError
+from feeder.records import Reading
 from feeder.wire import max_slots
 from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply
 from feeder.wire.messages import BadRecordInfo, ChunkRequest, Draining, Failed, FailureKind
@@ -34,6 +39,10 @@ BUDGET_BYTES = 512 << 20
 STREAM_BYTES = 128 << 20
 """Pixels that are made or wait to be sent: of all streams, and of one. 128 MiB are 27 chunks of 32 images of
 224 pixels, a tenth of a second of what the fastest host takes."""
+
+AHEAD_CHUNKS = 64
+AHEAD_BYTES = 256 << 20
+"""Chunks, and bytes of their records, that are asked for from object stores ahead of who decodes them."""
 
 MAX_OUTSTANDING = 256
 """Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
@@ -58,6 +67,16 @@ class _Open:
     stream: Stream
     maker: ChunkMaker
     arena: Arena | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Coming:
+    """A chunk whose records were asked for from an object store."""
+
+    opened: _Open
+    job: Job
+    asked: Asked
+    reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,10 @@ class Pipeline:
         self._ready_changed = threading.Condition(self._lock)
         self._ready: deque[_Ready] = deque()
         self._reading = 0
+        self._coming: set[_Coming] = set()  # those that came included
+        self._coming_bytes = 0
+        self._came: deque[_Coming] = deque()
+        self._prefer_came = False
         self._read_ahead = readers + callers
         self._idle = 0
         self._idle_counted_s = time.perf_counter()
@@ -127,9 +150,12 @@ class Pipeline:
         with self._lock:
             opened = self._open.pop(stream.number, None)
             self._scheduler.close(stream.number)
+            unwanted = [coming.reading for coming in self._coming if coming.opened.stream is stream]
             self._work.notify_all()
         if opened is not None and opened.arena is not None:
             opened.arena.end()
+        for reading in unwanted:
+            reading.cancel()
 
     def ask(self, stream: Stream, request: ChunkRequest) -> None:
         """Takes a request of an open stream.
@@ -176,8 +202,11 @@ class Pipeline:
         """Ends all threads, after the chunks that they are working on."""
         with self._lock:
             self._stopping = True
+            unwanted = [coming.reading for coming in self._coming]
             self._work.notify_all()
             self._ready_changed.notify_all()
+        for reading in unwanted:
+            reading.cancel()
         for thread in self._threads:
             thread.join()
         self._ready.clear()
@@ -188,35 +217,70 @@ class Pipeline:
 
     def _read(self) -> None:
         while (work := self._next_to_read()) is not None:
-            opened, job = work
+            opened, job, coming = work
             started_s = time.perf_counter()
-            fetched = None
+            fetched = asked = None
             try:
-                fetched = _fetch(opened, job.request)
+                if coming is not None:
+                    if not opened.stream.closed:
+                        fetched = opened.maker.finish(coming.asked)
+                else:
+                    asked = _ask(opened, job.request)
+                    if asked.reading is None:
+                        fetched = opened.maker.finish(asked)
             except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
                 self._fail(opened, job, error)
+            started = None
             with self._lock:
                 self._counters.read_s += time.perf_counter() - started_s
                 self._reading -= 1
                 if fetched is not None:
+                    self._prefer_came = coming is None
                     self._ready.append(_Ready(opened, job, fetched))
                     self._ready_changed.notify()
-                else:
+                elif asked is not None and asked.reading is not None:
+                    started = _Coming(opened, job, asked, asked.reading)
+                    self._coming.add(started)
+                    self._coming_bytes += started.reading.nbytes
+                if fetched is None:
                     self._wake_reader()
+            if started is not None:
+                started.reading.when_done(partial(self._note_came, started))
+                if opened.stream.closed:
+                    started.reading.cancel()
+
+    def _note_came(self, coming: _Coming) -> None:
+        with self._lock:
+            self._came.append(coming)
+            self._wake_reader()
 
     def _wake_reader(self) -> None:
         """Where a reader may have work now. To wake one for nothing costs more than a chunk's bookkeeping."""
-        if self._scheduler.waiting and len(self._ready) + self._reading < self._read_ahead:
+        if len(self._ready) + self._reading < self._read_ahead and (
+            self._came or (self._scheduler.waiting and self._may_ask())
+        ):
             self._work.notify()
 
-    def _next_to_read(self) -> tuple[_Open, Job] | None:
+    def _may_ask(self) -> bool:
+        return len(self._coming) < AHEAD_CHUNKS and self._coming_bytes < AHEAD_BYTES
+
+    def _next_to_read(self) -> tuple[_Open, Job, _Coming | None] | None:
+        """A chunk to ask for, or to read where there is nobody to ask; or one that came."""
         with self._lock:
             while not self._stopping:
                 if len(self._ready) + self._reading < self._read_ahead:
-                    job = self._scheduler.take()
+                    # To ask comes first, which is done at once, and turns it is where both take time.
+                    came = self._came and (self._prefer_came or not self._may_ask())
+                    job = None if came else self._scheduler.take()
                     if job is not None:
                         self._reading += 1
-                        return self._open[job.stream], job
+                        return self._open[job.stream], job, None
+                    if self._came:
+                        coming = self._came.popleft()
+                        self._coming.discard(coming)
+                        self._coming_bytes -= coming.reading.nbytes
+                        self._reading += 1
+                        return coming.opened, coming.job, coming
                 self._work.wait()
         return None
 
@@ -286,6 +350,8 @@ class Pipeline:
             bad = replace(bad, reason=error.reason)  # says also why nothing stands in for it
         elif isinstance(error, ConfigError):
             kind = FailureKind.INVALID
+        elif isinstance(error, Closed):
+            pass  # the worker ends
         elif isinstance(error, StorageError):
             kind = FailureKind.STORAGE
             log.warning("stream %d: chunk %d: %s", opened.stream.number, job.request.id, error)
@@ -302,7 +368,7 @@ class Pipeline:
         return infos
 
 
-def _fetch(opened: _Open, request: ChunkRequest) -> Fetched:
+def _ask(opened: _Open, request: ChunkRequest) -> Asked:
     maker = opened.maker
     most = max_slots(maker.spec.image_bytes)
     if not 1 <= len(request.slots) <= most:
@@ -314,4 +380,4 @@ def _fetch(opened: _Open, request: ChunkRequest) -> Fetched:
         raise ConfigError(f"slots of a chunk request must ascend, got {list(request.slots)}")
     if opened.arena is not None and request.destination is not None:
         opened.arena.check(request, maker.spec.image_bytes)
-    return maker.fetch(request.epoch, request.taken, request.slots)
+    return maker.ask(request.epoch, request.taken, request.slots)

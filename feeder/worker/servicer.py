@@ -121,6 +121,8 @@ class FeederServicer:
                 read_s=counters.read_s,
                 decode_s=counters.decode_s,
                 idle_s=counters.idle_s,
+                store_requests=sum(dataset.requests.requests for dataset in datasets.values()),
+                store_merged=sum(dataset.requests.merged for dataset in datasets.values()),
                 seek_used=sum(counts.used for counts in seek),
                 seek_learned=sum(counts.learned for counts in seek),
                 seek_refused=sum(counts.refused for counts in seek),

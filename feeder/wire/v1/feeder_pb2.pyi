@@ -120,7 +120,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., records: _Optional[int] = ..., shards: _Optional[int] = ..., fingerprint: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Counters(_message.Message):
-    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped", "bytes_placed")
+    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped", "bytes_placed", "store_requests", "store_merged")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,8 @@ class Counters(_message.Message):
     SEEK_TORN_FIELD_NUMBER: _ClassVar[int]
     SEEK_DROPPED_FIELD_NUMBER: _ClassVar[int]
     BYTES_PLACED_FIELD_NUMBER: _ClassVar[int]
+    STORE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_MERGED_FIELD_NUMBER: _ClassVar[int]
     images: int
     chunks: int
     bytes_read: int
@@ -151,7 +153,9 @@ class Counters(_message.Message):
     seek_torn: int
     seek_dropped: int
     bytes_placed: int
-    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ...) -> None: ...
+    store_requests: int
+    store_merged: int
+    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ..., store_requests: _Optional[int] = ..., store_merged: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
     __slots__ = ("open", "chunk")

@@ -1,0 +1,106 @@
+"""A worker over shards in S3 serves what one over files serves, whatever the store does now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import feeder
+
+RECORDS = 120
+SMALL: dict[str, Any] = {"batch_size": 12, "image_size": 32, "seed": 3, "epochs": 2}
+FAULTY = {"rate": 0.1, "seed": 11, "kinds": ["busy", "reset", "slow"]}
+
+
+@pytest.fixture(scope="module")
+def bucket(s3_server: Any, shards: Path) -> str:
+    for shard in sorted(shards.iterdir()):
+        if shard.suffix == "":
+            s3_server.put(f"service/train/{shard.name}", shard.read_bytes())
+    return str(s3_server.url("service/train/"))
+
+
+def status(address: str, *flags: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "feeder", "status", address, *flags],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout + done.stderr
+
+
+def test_an_epoch_over_a_faulty_store_is_complete_and_the_same(
+    bucket: str, s3: Any, shards: Path, tmp_path: Path, start_worker: Any, digest_batches: Any
+) -> None:
+    local = start_worker(shards)
+    with feeder.connect(local.address) as client, client.stream("data", **SMALL) as stream:
+        expected = digest_batches(stream)
+    s3.faults(**FAULTY)
+    remote = start_worker(bucket, "--index-dir", str(tmp_path / "index"))
+    with feeder.connect(remote.address) as client:
+        stream = client.stream("data", **SMALL)
+        with stream:
+            assert digest_batches(stream) == expected
+        totals = stream.ledger().totals
+        assert (totals.delivered, totals.lost, totals.repeated, totals.replaced) == (2 * RECORDS, 0, 0, 0)
+        with client.stream("data", **{**SMALL, "shuffle": False}) as stream:  # where neighbours are
+            assert len(list(stream)) == 2 * RECORDS // 12
+    assert sum(s3.seen()["faults"].values())
+    said = status(remote.address) + status(remote.address, "--json")
+    assert "requests to object stores" in said
+    assert '"store_requests": 0' not in said
+    assert '"store_merged": 0' not in said
+    for secret in (s3.USER, s3.SECRET, "%2F", "endpoint_override"):
+        assert secret not in said
+        assert secret not in remote.log.read_text()
+
+
+def test_a_store_that_fails_for_good_is_named_and_the_worker_goes_on(
+    bucket: str, s3: Any, tmp_path: Path, start_worker: Any
+) -> None:
+    worker = start_worker(bucket, "--index-dir", str(tmp_path / "index"))
+    s3.check_users(True)
+    try:
+        with feeder.connect(worker.address) as client, client.stream("data", **SMALL) as stream:
+            with pytest.raises(
+                feeder.FeederError, match=r"s3://service/train/train-0000.*credentials"
+            ) as caught:
+                next(iter(stream))
+            assert s3.USER not in str(caught.value)
+    finally:
+        s3.check_users(False)
+    with feeder.connect(worker.address) as client, client.stream("data", **SMALL) as stream:
+        assert len(list(stream)) == 2 * RECORDS // 12
+
+
+def test_a_worker_ends_though_the_store_is_silent(
+    bucket: str, s3: Any, tmp_path: Path, start_worker: Any
+) -> None:
+    worker = start_worker(bucket, "--index-dir", str(tmp_path / "index"), "--drain-s", "0.5")
+    s3.faults(rate=1.0, kinds=["silent"])
+    with feeder.connect(worker.address) as client, client.stream("data", **SMALL) as stream:
+
+        def ask() -> None:
+            with contextlib.suppress(feeder.FeederError):
+                next(iter(stream))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        deadline_s = time.monotonic() + 30
+        while not s3.seen()["asked"] > 1 and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(60) == 1
+        stream.close()
+        asking.join(60)
+        assert not asking.is_alive()
