@@ -3,8 +3,8 @@
     PUT /-/faults {"rate": 0.1, "seed": 1, "kinds": ["busy", "reset", "slow"], "only": "GET"}
     GET /-/faults -> {"asked": n, "faults": {"busy": n, ...}, "ranges": [...]}
 
-`busy` is 503 SlowDown, `reset` a connection that breaks off, `slow` an answer that takes a while, `silent` one
-that does not come.
+`busy` is 503 SlowDown, `reset` a connection that breaks off, `slow` an answer that takes a while, `silent`
+one that does not come.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Decoded planes in memory that all workers of a host share; knows nothing of what planes are."""
+"""Decoded planes and encoded records in memory that the workers of a host share; knows nothing of either."""
 
 from feeder.cache.budget import Size, parse_size, resolve
+from feeder.cache.encoded import ENCODED, EncodedShelf, encoded_filler, encoded_folder
 from feeder.cache.fill import Filler, Offer, PlanesOf
 from feeder.cache.folder import Folder, default_folder
 from feeder.cache.store import Cache, Counters, Found, Records, Shelf
 
 __all__ = [
+    "ENCODED",
     "Cache",
     "Counters",
+    "EncodedShelf",
     "Filler",
     "Folder",
     "Found",
@@ -17,6 +20,8 @@ __all__ = [
     "Shelf",
     "Size",
     "default_folder",
+    "encoded_filler",
+    "encoded_folder",
     "parse_size",
     "resolve",
 ]

@@ -84,25 +84,30 @@ class Part:
 class Folder:
     """A cache folder, made where it is missing.
 
+    Args:
+        path: of the folder.
+        option: what the options of `feeder worker` that set its place and size begin with, for messages.
+
     Raises:
         ConfigError: it cannot be used: somebody else's, or open to others, or no folder.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, option: str = "--cache") -> None:
         self.path = path
+        self.option = option
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = os.stat(path, follow_symlinks=False)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 raise ConfigError(
                     f"{path}: a cache must be a folder of your own that nobody else can write to: "
-                    f"name another one (--cache-dir)"
+                    f"name another one ({option}-dir)"
                 )
             (path / _USERS).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot keep a cache here: {error.strerror or error}: "
-                f"name another folder (--cache-dir)"
+                f"name another folder ({option}-dir)"
             ) from error
         self._own: Path | None = None
         self._own_fd = -1
@@ -141,8 +146,8 @@ class Folder:
             if other.budget != user.budget:
                 raise ConfigError(
                     f"{self.path}: process {other.pid} keeps a cache of at most {other.budget} bytes here, "
-                    f"not {user.budget}: give both the same --cache-bytes, or each a folder of its own "
-                    f"(--cache-dir)"
+                    f"not {user.budget}: give both the same {self.option}-bytes, or each a folder of its own "
+                    f"({self.option}-dir)"
                 )
         own = self.path / _USERS / secrets.token_hex(4)
         own.mkdir(mode=0o700)
@@ -155,7 +160,7 @@ class Folder:
         self._own_fd = os.open(own / _USER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if not _try_lock(self._own_fd):
             raise ConfigError(
-                f"{self.path}: this file system has no locks: name another folder (--cache-dir)"
+                f"{self.path}: this file system has no locks: name another folder ({self.option}-dir)"
             )
         os.write(self._own_fd, json.dumps(about).encode())
         self._own = own

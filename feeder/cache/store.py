@@ -129,6 +129,13 @@ class Shelf:
         """Remembers that a record cannot be kept."""
         self._refused[record] = True
 
+    def forget(self, record: int) -> None:
+        """Treats a record as if it were not there: what is there turned out damaged."""
+        with self._cache._lock:
+            for places in self._places.values():
+                places[record] = _NONE
+            self._cache._counters.dropped += 1
+
     def _row(self, record: int, reduction: int, size: tuple[int, int]) -> Row:
         number = int(np.searchsorted(self._starts, record, "right")) - 1
         content, first, _ = self._shards[number]
@@ -391,13 +398,15 @@ class Cache:
             status = os.statvfs(self.folder.path)
             log.warning(
                 "cache: %s: the file system of %d MB is full, what is cached stays: make it larger "
-                "(docker run --shm-size), or keep the cache elsewhere (--cache-dir)",
+                "(docker run --shm-size), or keep the cache elsewhere (%s-dir)",
                 self.folder.path,
                 status.f_blocks * status.f_frsize / 1e6,
+                self.folder.option,
             )
         else:
             log.info(
-                "cache: the budget of %d MB is full, what is cached stays; the rest is decoded each time",
+                "cache: %s: the budget of %d MB is full, what is cached stays, and nothing is added",
+                self.folder.path,
                 self.budget / 1e6,
             )
 

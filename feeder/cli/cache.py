@@ -33,6 +33,19 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
         help="folder of the cache, your own (default: /dev/shm/feeder-UID)",
     )
     parser.add_argument(
+        "--encoded-cache-bytes",
+        metavar="SIZE",
+        help="keep records of object stores as they are stored, at most so much of all workers of the folder "
+        "together (default: none are kept; with --encoded-cache-dir 80%%)",
+    )
+    parser.add_argument(
+        "--encoded-cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of that cache, your own, such as one on a local disk "
+        "(default: /dev/shm/feeder-UID-encoded)",
+    )
+    parser.add_argument(
         "--warm",
         action="store_true",
         help="fill the cache from the start with all records, not only with those that are asked for",

@@ -78,6 +78,7 @@ _INDEX_EXAMPLES = """\
 examples:
   feeder index shards/ --seek
   feeder index '/data/imagenet/train-*' --index-dir /shared/indexes --jobs 16
+  feeder index 's3://bucket/imagenet/train-*' --index-dir /shared/indexes
 """
 
 _VERIFY = """\
@@ -147,7 +148,8 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
         "--index-dir",
         type=Path,
         metavar="DIR",
-        help="keep indexes there, not beside the shards; workers that share it share the work of making them",
+        help="keep indexes there, not beside the shards; workers that share it share the work of making them; "
+        "needed for URLs",
     )
 
 
@@ -284,7 +286,9 @@ def _register_index(subparsers: Subparsers) -> None:
         _INDEX,
         _INDEX_EXAMPLES,
     )
-    parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
+    parser.add_argument(
+        "patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder, or the URL of one"
+    )
     add_record_options(parser)
     parser.add_argument("--seek", action="store_true", help="learn the seek points of all images")
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
@@ -401,7 +405,9 @@ def _register_verify(subparsers: Subparsers) -> None:
         _VERIFY,
         _VERIFY_EXAMPLES,
     )
-    parser.add_argument("patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder")
+    parser.add_argument(
+        "patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder, or the URL of one"
+    )
     add_record_options(parser)
     parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

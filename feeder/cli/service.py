@@ -52,8 +52,8 @@ def _register_worker(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         action="append",
         required=True,
         metavar="NAME=PATTERN",
-        help="shards to serve as NAME: a file, a glob or a folder; may be given many times, also with the "
-        "same NAME to add shards to it",
+        help="shards to serve as NAME: a file, a glob or a folder, or the URL of one (s3://bucket/train-*); "
+        "may be given many times, also with the same NAME to add shards to it",
     )
     parser.add_argument(
         "--listen",
@@ -133,6 +133,7 @@ def _worker(args: argparse.Namespace) -> int:
     from feeder.worker import WorkerConfig, serve
 
     cached = args.cache_bytes or ("80%" if args.cache_dir or args.warm else None)
+    encoded = args.encoded_cache_bytes or ("80%" if args.encoded_cache_dir else None)
 
     config = WorkerConfig(
         datasets=_datasets(args.dataset),
@@ -148,6 +149,8 @@ def _worker(args: argparse.Namespace) -> int:
         seek=args.seek,
         cache=None if cached is None else parse_size(cached),
         cache_dir=args.cache_dir,
+        encoded=None if encoded is None else parse_size(encoded),
+        encoded_dir=args.encoded_cache_dir,
         warm=args.warm,
         http=None if args.http is None else parse_listen(args.http),
         arena_bytes=_arena_bytes(args.arena_bytes),
@@ -175,11 +178,15 @@ def _arena_bytes(text: str) -> int:
 
 
 def _datasets(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    from feeder.records.locations import redact
+
     datasets: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, pattern = text.partition("=")
-        if not (name and equals and pattern):
-            raise ConfigError(f"--dataset wants NAME=PATTERN, such as train=/data/train-*, got {text!r}")
+        if not (name and equals and pattern) or "://" in name:
+            raise ConfigError(
+                f"--dataset wants NAME=PATTERN, such as train=/data/train-*, got {redact(text)!r}"
+            )
         if not name.isprintable():  # what is not UTF-8 comes as lone surrogates, which are not printable
             raise ConfigError(f"a data set's name must be printable text in UTF-8, got {name!r}")
         datasets[name] = (*datasets.get(name, ()), pattern)
@@ -265,6 +272,7 @@ def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
         *zip(values["datasets"], reply.datasets, strict=True),
         *zip(values["quarantine"], reply.quarantine, strict=True),
         *([(values["cache"], reply.cache)] if reply.HasField("cache") else ()),
+        *([(values["encoded_cache"], reply.encoded_cache)] if reply.HasField("encoded_cache") else ()),
     ):
         part.update({name: getattr(message, name) for name in part})
     return values
@@ -297,6 +305,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
     ]
     if reply.HasField("cache"):
         lines.append(f"  cache     {_cache(reply.cache)}")
+    if reply.HasField("encoded_cache"):
+        lines.append(f"  encoded   {_cache(reply.encoded_cache)}")
     lines.append(f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint")
     for info in reply.datasets:
         lines.append(

@@ -1,6 +1,6 @@
 """Shards of records on storage: framing, index, and random access by record number."""
 
-from feeder.records.dataset import Dataset, Record, ShardInfo
+from feeder.records.dataset import Dataset, Keeper, Record, ShardInfo
 from feeder.records.keys import FormatName, RecordKeys
 from feeder.records.objects import Reading
 from feeder.records.seek import SeekCounters, SeekFiles, SeekMode
@@ -8,6 +8,7 @@ from feeder.records.seek import SeekCounters, SeekFiles, SeekMode
 __all__ = [
     "Dataset",
     "FormatName",
+    "Keeper",
     "Reading",
     "Record",
     "RecordKeys",

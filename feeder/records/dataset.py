@@ -6,13 +6,13 @@ import hashlib
 import resource
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import google_crc32c
 
@@ -31,7 +31,7 @@ from feeder.records.storage import retry
 from feeder.records.stores import describe
 from feeder.records.unpack import Garbled
 
-__all__ = ["MAX_OPEN_SHARDS", "Dataset", "Record", "ShardInfo", "fingerprint"]
+__all__ = ["MAX_OPEN_SHARDS", "Dataset", "Keeper", "Record", "ShardInfo", "fingerprint"]
 
 MAX_OPEN_SHARDS = 4096
 """Most shard files kept open. Lanes walk through all shards at once, so one that is not kept costs an open
@@ -73,6 +73,19 @@ class ShardInfo:
     nbytes: int
     damage: str | None
     slow: str | None
+
+
+class Keeper(Protocol):
+    """Keeps records of objects near. Its methods may be called from any thread."""
+
+    def find(self, records: Sequence[int]) -> Mapping[int, bytes]:
+        """What is kept of some records: what their digests are over, unless it was damaged since."""
+
+    def offer(self, record: int, stored: bytes) -> None:
+        """Takes a record that was read and is good."""
+
+    def drop(self, record: int) -> None:
+        """Hears that what is kept of a record is damaged."""
 
 
 class _Shard:
@@ -144,6 +157,7 @@ class Dataset:
         bad: records that the index calls unusable; reading one says why.
         seek: the seek points of the records, or None.
         is_remote: whether any shard is an object in a store.
+        keeper: of records of such shards, or None; may be set before anything is read.
     """
 
     def __init__(
@@ -172,6 +186,7 @@ class Dataset:
             _Shard(path, index, cache, self._requests) for path, index in zip(shards, indexes, strict=True)
         ]
         self.is_remote = any(isinstance(path, ObjectShard) for path in shards)
+        self.keeper: Keeper | None = None
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
         self._records = self._starts.pop()
         self._files = OpenFiles(max_open)
@@ -273,22 +288,20 @@ class Dataset:
         """
         if not self.is_remote:
             return None
+        remote = [record for record in records if self._is_remote(record)]
+        kept = self.keeper.find(remote) if self.keeper is not None and remote else {}
         wanted: list[int] = []
         ranges: list[Range] = []
-        for record in records:
+        for record in remote:
             number, index = self._place(record)
-            shard = self._shards[number]
-            access = shard.access
-            if not isinstance(access, ObjectAccess):
-                continue
-            if shard.label[index] < 0 and shard.refusal(index) is not None:
-                continue
-            if (part := access.wanted(index)) is not None:
+            access = self._shards[number].access
+            assert isinstance(access, ObjectAccess)
+            if record not in kept and (part := access.wanted(index)) is not None:
                 wanted.append(record)
                 ranges.append(Range(number, *part))
-        if not wanted:
+        if not wanted and not kept:
             return None
-        reading = Reading(wanted, ranges, self._ask)
+        reading = Reading(wanted, ranges, self._ask, kept)
         if reading.merged:
             self._requests.count_merged(reading.merged)
         return reading
@@ -310,12 +323,19 @@ class Dataset:
         label = shard.label[index]
         if label < 0 and (reason := shard.refusal(index)) is not None:
             raise BadRecord(*shard.access.place(index), reason)
+        if reading is None and self.is_remote:
+            reading = self.ask([record])
+        stored = None if reading is None else self._kept(record, reading, shard.crc[index])
+        if stored is not None:
+            return Record(shard.image(stored, index), label, shard.crc[index])
         came = None if reading is None else reading.take(record)
         payload, wrong = self._payload(number, shard, index, came)
         if wrong:
             payload = self._again(number, shard, index)
         if label < 0:
             raise BadRecord(*shard.access.place(index), self._reason(payload))
+        if self.keeper is not None and isinstance(shard.access, ObjectAccess):
+            self.keeper.offer(record, payload)
         return Record(shard.image(payload, index), label, shard.crc[index])
 
     def digest(self, record: int) -> int:
@@ -358,6 +378,23 @@ class Dataset:
             raise IndexError(f"record {record} of data set {self.name!r}, which has {self._records}")
         number = bisect_right(self._starts, record) - 1
         return number, record - self._starts[number]
+
+    def _is_remote(self, record: int) -> bool:
+        """Whether a store has to be asked for a record, unless it is kept."""
+        number, index = self._place(record)
+        shard = self._shards[number]
+        return isinstance(shard.access, ObjectAccess) and (
+            shard.label[index] >= 0 or shard.refusal(index) is None
+        )
+
+    def _kept(self, record: int, reading: Reading, digest: int) -> bytes | None:
+        """What is kept of a record, if it is what it was."""
+        stored = reading.kept.get(record)
+        if stored is not None and _crc32c(stored) != digest:
+            assert self.keeper is not None
+            self.keeper.drop(record)
+            return None
+        return stored
 
     def _ask(self, number: int, offset: int, length: int) -> Future[bytes]:
         access = self._shards[number].access

@@ -9,7 +9,7 @@ import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,6 +136,7 @@ class Reading:
     """Ranges that were asked for, each under the number of a record.
 
     Attributes:
+        kept: records that need not be asked for, as they are stored and unpacked.
         nbytes: that come.
     """
 
@@ -144,7 +145,9 @@ class Reading:
         records: Sequence[int],
         ranges: Sequence[Range],
         ask: Callable[[int, int, int], Future[bytes]],
+        kept: Mapping[int, bytes] | None = None,
     ) -> None:
+        self.kept = kept or {}
         self._parts: dict[int, tuple[Future[bytes], int, int]] = {}
         self._futures: list[Future[bytes]] = []
         self.nbytes = 0

@@ -29,7 +29,7 @@ SILENCE_S = 5.0
 _SHOWN_CHARS = 300
 
 _AWS = re.compile(r"AWS Error (\w+)(?: \((HTTP status \d+)\))? during (\w+) operation(.*)", re.DOTALL)
-_MISSING = re.compile(r"NO_SUCH_|RESOURCE_NOT_FOUND|\b404\b|NOT_FOUND")
+_MISSING = re.compile(r"NO_SUCH_|No such file|RESOURCE_NOT_FOUND|\b404\b|NOT_FOUND")
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|TOKEN|UNRECOGNIZED_CLIENT|AUTHENTICATION|\b401\b|\b403\b"
     r"|PERMISSION_DENIED|UNAUTHENTICATED",

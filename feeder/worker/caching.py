@@ -1,4 +1,4 @@
-"""The cache of a worker, with the thread that fills it."""
+"""The caches of a worker, with the threads that fill them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from feeder.batch import ChunkMaker, warm
-from feeder.cache import Cache, Filler, Folder, Offer, default_folder, resolve
+from feeder.cache import (
+    ENCODED,
+    Cache,
+    EncodedShelf,
+    Filler,
+    Folder,
+    Offer,
+    Size,
+    default_folder,
+    encoded_filler,
+    encoded_folder,
+    resolve,
+)
 from feeder.decode import Decoder
 from feeder.records import Dataset
 from feeder.spec import StreamSpec
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.config import WorkerConfig
 
-__all__ = ["Caching", "open_caching"]
+__all__ = ["Caching", "EncodedCaching", "open_caching", "open_encoded_caching"]
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +46,7 @@ class Caching:
 
     def info(self) -> pb.CacheInfo:
         """For Describe."""
-        counters = self._cache.counters()
-        return pb.CacheInfo(
-            hits=counters.hits,
-            misses=counters.misses,
-            filled=counters.filled,
-            dropped=counters.dropped,
-            bytes=counters.bytes,
-            segments=counters.segments,
-            budget_bytes=self._cache.budget,
-            full=self._cache.full,
-        )
+        return _info(self._cache)
 
     def close(self) -> None:
         """Seals what is open and leaves the folder; what was filled stays for the next worker."""
@@ -54,6 +56,25 @@ class Caching:
     def _offers(self, datasets: Mapping[str, Dataset]) -> Iterator[Offer]:
         for name, dataset in datasets.items():
             yield from warm(dataset, self._decoder, self._cache.shelf(name))
+
+
+class EncodedCaching:
+    """A cache of the encoded records of data sets in object stores, which asks it before the store."""
+
+    def __init__(self, cache: Cache, datasets: Mapping[str, Dataset]) -> None:
+        self._cache = cache
+        self._filler = encoded_filler(cache)
+        for name, dataset in datasets.items():
+            dataset.keeper = EncodedShelf(cache.shelf(name), self._filler)
+
+    def info(self) -> pb.CacheInfo:
+        """For Describe."""
+        return _info(self._cache)
+
+    def close(self) -> None:
+        """Seals what is open and leaves the folder; what was filled stays for the next worker."""
+        self._filler.close()
+        self._cache.close()
 
 
 def open_caching(
@@ -73,13 +94,50 @@ def open_caching(
     if not decoder.keeps:
         log.warning("no cache: only the native decoder can keep planes, this one is %s", decoder.name)
         return None
-    folder = Folder(config.cache_dir or default_folder())
-    budget, note = resolve(config.cache, folder.path)
+    cache = _open_cache(Folder(config.cache_dir or default_folder()), config.cache, pixels, datasets)
+    return Caching(cache, decoder, datasets, config.warm)
+
+
+def open_encoded_caching(config: WorkerConfig, datasets: Mapping[str, Dataset]) -> EncodedCaching | None:
+    """The cache of encoded records that a worker was asked for; None where it was not, or nothing is far.
+
+    Raises:
+        ConfigError: the folder cannot be used, or is in use with another budget.
+        StorageError: the folder cannot be locked.
+    """
+    if config.encoded is None:
+        return None
+    remote = {name: dataset for name, dataset in datasets.items() if dataset.is_remote}
+    if not remote:
+        log.warning("no cache of encoded records: no data set is in an object store")
+        return None
+    return EncodedCaching(
+        _open_cache(encoded_folder(config.encoded_dir), config.encoded, ENCODED, remote), remote
+    )
+
+
+def _open_cache(folder: Folder, size: Size, holds: str, datasets: Mapping[str, Dataset]) -> Cache:
+    budget, note = resolve(size, folder.path)
     if note:
         log.warning(
-            "cache: %s: give it more room (docker run --shm-size), or keep the cache elsewhere (--cache-dir)",
+            "cache: %s: give it more room (docker run --shm-size), or keep the cache elsewhere (%s-dir)",
             note,
+            folder.option,
         )
-    cache = Cache(folder, budget, pixels, datasets)
+    cache = Cache(folder, budget, holds, datasets)
     log.info("cache: at most %.1f MB in %s", budget / 1e6, folder.path)
-    return Caching(cache, decoder, datasets, config.warm)
+    return cache
+
+
+def _info(cache: Cache) -> pb.CacheInfo:
+    counters = cache.counters()
+    return pb.CacheInfo(
+        hits=counters.hits,
+        misses=counters.misses,
+        filled=counters.filled,
+        dropped=counters.dropped,
+        bytes=counters.bytes,
+        segments=counters.segments,
+        budget_bytes=cache.budget,
+        full=cache.full,
+    )

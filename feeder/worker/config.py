@@ -41,6 +41,8 @@ class WorkerConfig:
         seek: "learn" keeps seek points beside the indexes and uses them, "use" only uses them.
         cache: how much decoded planes may take; None: they are not kept.
         cache_dir: folder of the cache; None: in shared memory.
+        encoded: how much records of object stores may take as they are stored; None: they are not kept.
+        encoded_dir: folder where they are kept; None: in shared memory.
         warm: whether the cache is filled from the start, not only by what is asked for.
         http: where to answer for metrics and health, host and port; None: nowhere.
         arena_bytes: most memory of clients on this host that is written into; 0: none.
@@ -60,6 +62,8 @@ class WorkerConfig:
     seek: SeekMode = "learn"
     cache: Size | None = None
     cache_dir: Path | None = None
+    encoded: Size | None = None
+    encoded_dir: Path | None = None
     warm: bool = False
     http: Address | None = None
     arena_bytes: int = ARENA_BYTES
@@ -77,5 +81,10 @@ class WorkerConfig:
             raise ConfigError(f"--threads must be in [1, {MAX_THREADS}], got {self.threads}")
         if not 1 <= self.max_streams <= MAX_STREAMS:
             raise ConfigError(f"--max-streams must be in [1, {MAX_STREAMS}], got {self.max_streams}")
+        if self.encoded_dir is not None and self.encoded_dir == self.cache_dir:
+            raise ConfigError(
+                f"--cache-dir and --encoded-cache-dir must be two folders, each has a budget of its own; got "
+                f"{self.cache_dir} for both"
+            )
         if not 0 <= self.drain_s <= 86400:
             raise ConfigError(f"--drain-s must be in [0, 86400] seconds, got {self.drain_s}")

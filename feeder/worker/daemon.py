@@ -28,7 +28,7 @@ from feeder.wire import SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.worker.arenas import Arenas, default_folder
-from feeder.worker.caching import open_caching
+from feeder.worker.caching import open_caching, open_encoded_caching
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
 from feeder.worker.listen import bind, release
@@ -250,6 +250,9 @@ class _Worker:
         pixels = pixel_fingerprint(decoder)
         log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
 
+        encoded = open_encoded_caching(config, datasets)
+        if encoded is not None:
+            stack.callback(encoded.close)
         caching = open_caching(config, datasets, decoder, pixels)
         if caching is not None:
             stack.callback(caching.close)
@@ -266,7 +269,15 @@ class _Worker:
         worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         identity = Identity(worker_id, threads, pixels)
         servicer = FeederServicer(
-            identity, datasets, decoder, self._sessions, self._pipeline, quarantine, caching, arenas
+            identity,
+            datasets,
+            decoder,
+            self._sessions,
+            self._pipeline,
+            quarantine,
+            caching,
+            arenas,
+            encoded,
         )
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)

@@ -22,7 +22,7 @@ from feeder.wire.messages import Open, Opened
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.arenas import Arenas
-from feeder.worker.caching import Caching
+from feeder.worker.caching import Caching, EncodedCaching
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.sessions import SessionRegistry, Ticket
@@ -58,6 +58,7 @@ class FeederServicer:
         quarantine: Quarantine,
         caching: Caching | None,
         arenas: Arenas | None,
+        encoded: EncodedCaching | None = None,
     ) -> None:
         self._identity = identity
         self._datasets = datasets
@@ -67,6 +68,7 @@ class FeederServicer:
         self._quarantine = quarantine
         self._caching = caching
         self._arenas = arenas
+        self._encoded = encoded
         self._started_s = time.monotonic()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -134,6 +136,7 @@ class FeederServicer:
             quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],
             cache=None if self._caching is None else self._caching.info(),
             side_socket="" if self._arenas is None else self._arenas.path,
+            encoded_cache=None if self._encoded is None else self._encoded.info(),
         )
 
     def feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -56,7 +56,6 @@ def test_an_existing_name_with_brackets_is_a_file(tmp_path: Path) -> None:
     ("pattern", "said"),
     [
         ("", "empty"),
-        ("s3://bucket/train-*", "only local paths"),
         ("{}/nothing", "no such file or folder .*train-00000-of-00002"),
         ("{}/none/nothing", "there is no folder"),
         ("{}/val-*", "matches no shard file .*train-00000-of-00002"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -63,6 +64,37 @@ def test_an_epoch_over_a_faulty_store_is_complete_and_the_same(
     for secret in (s3.USER, s3.SECRET, "%2F", "endpoint_override"):
         assert secret not in said
         assert secret not in remote.log.read_text()
+
+
+def test_records_are_kept_near_and_survive_the_worker(
+    bucket: str, s3: Any, tmp_path: Path, start_worker: Any
+) -> None:
+    flags = ["--index-dir", str(tmp_path / "index"), "--encoded-cache-bytes", "16MiB"]
+    flags += ["--encoded-cache-dir", str(tmp_path / "tier")]
+
+    def epoch(worker: Any) -> Any:
+        with (
+            feeder.connect(worker.address) as client,
+            client.stream("data", **SMALL | {"epochs": 1}) as stream,
+        ):
+            assert len(list(stream)) == RECORDS // 12
+        return json.loads(status(worker.address, "--json"))
+
+    worker = start_worker(bucket, *flags)
+    first = epoch(worker)
+    assert (first["encoded_cache"]["hits"], first["encoded_cache"]["misses"]) == (0, RECORDS)
+    deadline_s = time.monotonic() + 30
+    while json.loads(status(worker.address, "--json"))["encoded_cache"]["filled"] < RECORDS:
+        assert time.monotonic() < deadline_s
+    second = epoch(worker)
+    assert second["encoded_cache"]["hits"] == RECORDS
+    assert second["counters"]["store_requests"] == first["counters"]["store_requests"]
+    assert f"encoded   {RECORDS} hits of {2 * RECORDS} (50.0 %)" in status(worker.address)
+    worker.kill()
+    again = start_worker(bucket, *flags)
+    third = epoch(again)
+    assert third["encoded_cache"]["hits"] == RECORDS
+    assert third["counters"]["store_requests"] == 0
 
 
 def test_a_store_that_fails_for_good_is_named_and_the_worker_goes_on(

@@ -54,7 +54,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket")
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class DescribeReply(_message.Message):
     QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     SIDE_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_CACHE_FIELD_NUMBER: _ClassVar[int]
     version: str
     worker_id: str
     threads: int
@@ -83,7 +84,8 @@ class DescribeReply(_message.Message):
     quarantine: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
     cache: CacheInfo
     side_socket: str
-    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ...) -> None: ...
+    encoded_cache: CacheInfo
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ...) -> None: ...
 
 class CacheInfo(_message.Message):
     __slots__ = ("hits", "misses", "filled", "dropped", "bytes", "segments", "budget_bytes", "full")
