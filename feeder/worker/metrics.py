@@ -29,14 +29,19 @@ COUNTERS = {
     "seek_refused": ("seek_refused", "Images whose seek points contradicted them."),
     "seek_torn": ("seek_torn", "Seek points that were damaged or of other bytes."),
     "seek_dropped": ("seek_dropped", "Times that seek points could not be written."),
+    "store_requests": ("store_requests", "Requests to object stores, those that failed included."),
+    "store_merged": (
+        "store_merged",
+        "Records that came with a request to an object store for their neighbour.",
+    ),
 }
 """Field of Counters -> what follows feeder_, and help; prometheus_client adds _total."""
 
 CACHE_COUNTERS = {
-    "hits": ("cache_hits", "Records made of cached planes."),
-    "misses": ("cache_misses", "Records that were read and decoded although there is a cache."),
+    "hits": ("cache_hits", "Records that were there."),
+    "misses": ("cache_misses", "Records that were not there."),
     "filled": ("cache_filled", "Records that this worker added to the cache."),
-    "dropped": ("cache_dropped_segments", "Segments that were found damaged."),
+    "dropped": ("cache_dropped_segments", "Segments, or single records, that were found damaged."),
 }
 CACHE_GAUGES = {
     "bytes": ("cache_bytes", "Bytes of the segments that this worker uses."),
@@ -44,6 +49,8 @@ CACHE_GAUGES = {
     "budget_bytes": ("cache_budget_bytes", "Bytes that all workers of the folder may take together."),
     "full": ("cache_full", "1 where nothing more fits."),
 }
+CACHES = {"cache": ("", "planes"), "encoded_cache": ("encoded_", "encoded records of object stores")}
+"""Field of DescribeReply -> what its names begin with, and what it holds."""
 
 
 def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
@@ -77,10 +84,9 @@ class _Described(Collector):
         yield GaugeMetricFamily("feeder_max_streams", "Consumers served at most.", reply.max_streams)
         yield GaugeMetricFamily("feeder_draining", "1 where no new stream is taken.", reply.draining)
         yield from _counters(reply.counters, COUNTERS)
-        if reply.HasField("cache"):
-            yield from _counters(reply.cache, CACHE_COUNTERS)
-            for field, (name, text) in CACHE_GAUGES.items():
-                yield GaugeMetricFamily(f"feeder_{name}", text, getattr(reply.cache, field))
+        for cache, (prefix, what) in CACHES.items():
+            if reply.HasField(cache):
+                yield from _cache(getattr(reply, cache), prefix, what)
         records = GaugeMetricFamily("feeder_dataset_records", "Records of a data set.", labels=["dataset"])
         size = GaugeMetricFamily(
             "feeder_dataset_bytes", "Encoded bytes of a data set's records.", labels=["dataset"]
@@ -90,6 +96,18 @@ class _Described(Collector):
             size.add_metric([dataset.name], dataset.bytes)
         yield records
         yield size
+
+
+def _cache(cache: pb.CacheInfo, prefix: str, what: str) -> Iterator[Metric]:
+    yield from _counters(
+        cache,
+        {
+            field: (prefix + name, f"Cache of {what}: {text}")
+            for field, (name, text) in CACHE_COUNTERS.items()
+        },
+    )
+    for field, (name, text) in CACHE_GAUGES.items():
+        yield GaugeMetricFamily(f"feeder_{prefix}{name}", f"Cache of {what}: {text}", getattr(cache, field))
 
 
 def _counters(message: Message, names: dict[str, tuple[str, str]]) -> Iterator[Metric]:
