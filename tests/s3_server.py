@@ -1,7 +1,7 @@
 """A real S3 server (moto's) that answers some requests badly: run as a process, it prints its port.
 
     PUT /-/faults {"rate": 0.1, "seed": 1, "kinds": ["busy", "reset", "slow"], "only": "GET"}
-    GET /-/faults -> {"asked": n, "faults": {"busy": n, ...}, "ranges": [...]}
+    GET /-/faults -> {"asked": n, "most": at a time, "faults": {"busy": n, ...}, "ranges": [...]}
 
 `busy` is 503 SlowDown, `reset` a connection that breaks off, `slow` an answer that takes a while, `silent`
 one that does not come.
@@ -36,11 +36,22 @@ class Faults:
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
+        self._now = 0
         self._set({})
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/-/faults":
             return self._control(environ, start)
+        with self._lock:
+            self._now += 1
+            self._most = max(self._most, self._now)
+        try:
+            return self._answer(environ, start)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         fault = self._draw(environ)
         if fault == "busy":
             start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))])
@@ -74,13 +85,15 @@ class Faults:
             self._settings = settings
             self._random = random.Random(settings.get("seed", 0))
             self._asked = 0
+            self._most = 0
             self._faults: Counter[str] = Counter()
             self._ranges: list[str] = []
 
     def _control(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
         if environ["REQUEST_METHOD"] == "PUT":
             self._set(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
-        body = json.dumps({"asked": self._asked, "faults": self._faults, "ranges": self._ranges}).encode()
+        seen = {"asked": self._asked, "most": self._most, "faults": self._faults, "ranges": self._ranges}
+        body = json.dumps(seen).encode()
         start("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
 

@@ -23,11 +23,13 @@ def warm(dataset: Dataset, decoder: Decoder, shelf: Shelf) -> Iterator[Offer]:
     spec = StreamSpec(dataset.name, global_batch=1, lanes=1)
     for first in range(0, len(dataset), _READ):
         records, images = [], []
-        for record in range(first, min(first + _READ, len(dataset))):
-            if not shelf.has(record, None):
-                with contextlib.suppress(BadRecord, StorageError):
-                    images.append(dataset.read(record).image)
-                    records.append(record)
+        wanted = range(first, min(first + _READ, len(dataset)))
+        lacking = [record for record in wanted if not shelf.has(record, None)]
+        reading = dataset.ask(lacking)
+        for record in lacking:
+            with contextlib.suppress(BadRecord, StorageError):
+                images.append(dataset.read(record, reading).image)
+                records.append(record)
         sizes, reasons = decoder.sizes(images)
         headed = [position for position, reason in enumerate(reasons) if reason is None]
         smallest = smallest_window(spec.augment, spec.sampler, sizes[headed], spec.image_size)

@@ -71,24 +71,27 @@ def learn(
         def work(numbers: range, stop: threading.Event) -> Learned:
             images: list[memoryview] = []
             records: list[int] = []
+            lacking: list[int] = []
             counts = dict.fromkeys(("complete", "partial", "none", "bad"), 0)
             known = np.zeros((len(numbers), SEEK_BYTES), np.uint8)
-            for number in numbers:
-                if stop.is_set():
-                    break
-                points = known[len(records)]
+            for number, points in zip(numbers, known, strict=True):
                 if not force and (flags := files.load(number, dataset.digest(number), points)):
                     counts[_kind(points, flags)] += 1
-                    points[:] = 0
-                    continue
+                else:
+                    lacking.append(number)
+            reading = dataset.ask(lacking)
+            for number in lacking:
+                if stop.is_set():
+                    break
                 try:
-                    images.append(dataset.read(number).image)
+                    images.append(dataset.read(number, reading).image)
                 except BadRecord:
-                    points[:] = 0
                     counts["bad"] += 1
                     continue
                 records.append(number)
-            seek = SeekPoints(known[: len(records)], np.zeros(len(records), np.uint8))
+            seek = SeekPoints(
+                known[[number - numbers.start for number in records]], np.zeros(len(records), np.uint8)
+            )
             reasons = decoder.learn(images, seek)
             try:
                 for number, points, reason in zip(records, seek.points, reasons, strict=True):

@@ -40,11 +40,12 @@ def verify(dataset: Dataset, *, jobs: int | None = None, progress: bool = False)
             images: list[memoryview] = []
             found: dict[int, BadRecord] = {}
             readable: list[int] = []
+            reading = dataset.ask(numbers)
             for number in numbers:
                 if stop.is_set():
                     break
                 try:
-                    images.append(dataset.read(number).image)
+                    images.append(dataset.read(number, reading).image)
                     readable.append(number)
                 except BadRecord as error:
                     found[number] = error

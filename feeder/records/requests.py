@@ -204,15 +204,19 @@ class Requests:
 
     def _enqueue(self, call: _Call[Any]) -> None:
         self._queue.append(call)
+        self._staff()
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name="feeder-requests", daemon=True)
+            self._keeper.start()
+
+    def _staff(self) -> None:
+        """Sees to it that what was queued last, or one thread less, finds a thread."""
         if self._idle >= len(self._queue):
             self._work.notify()
         elif len(self._threads) < self._parallel:
             thread = threading.Thread(target=self._run, name="feeder-request", daemon=True)
             self._threads.add(thread)
             thread.start()
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="feeder-requests", daemon=True)
-            self._keeper.start()
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
@@ -321,6 +325,8 @@ class Requests:
                     del self._running[number]
                     self._threads.discard(attempt.thread)
                     self._lost += 1
+                    if self._queue:
+                        self._staff()
                 if not late:
                     self._wake_s = min(
                         [self._pausing[0][0] if self._pausing else math.inf]

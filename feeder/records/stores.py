@@ -29,14 +29,13 @@ SILENCE_S = 5.0
 _SHOWN_CHARS = 300
 
 _AWS = re.compile(r"AWS Error (\w+)(?: \((HTTP status \d+)\))? during (\w+) operation(.*)", re.DOTALL)
-_MISSING = re.compile(r"NO_SUCH_|No such file|RESOURCE_NOT_FOUND|\b404\b|NOT_FOUND")
+_MISSING = re.compile(r"NO_SUCH_|No such file|NOT_FOUND|status 404\b")
 _DENIED = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|TOKEN|UNRECOGNIZED_CLIENT|AUTHENTICATION|\b401\b|\b403\b"
-    r"|PERMISSION_DENIED|UNAUTHENTICATED",
-    re.IGNORECASE,
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT|_TOKEN\b|UNRECOGNIZED_CLIENT|PERMISSION_DENIED"
+    r"|UNAUTHENTICATED|status 40[13]\b"
 )
-_MOVED = re.compile(r"HTTP status 30[17]|PERMANENT_REDIRECT|\bregion\b", re.IGNORECASE)
-_CUT = re.compile(r"\b416\b|INVALID_RANGE|past end of file", re.IGNORECASE)
+_MOVED = re.compile(r"PERMANENT_REDIRECT|status 30[17]\b")
+_CUT = re.compile(r"INVALID_RANGE|OUT_OF_RANGE|past end of file|status 416\b")
 
 
 class OpenObject(Protocol):

@@ -80,7 +80,11 @@ def test_globs(pattern: str, path: str, fits: bool) -> None:
         ("AWS Error INVALID_ACCESS_KEY_ID during GetObject operation: key AKIA1", "credentials"),
         ("AWS Error UNKNOWN (HTTP status 416) during GetObject operation: ", "it shrank"),
         ("AWS Error UNKNOWN (HTTP status 301) during GetObject operation: ", "region"),
+        ("AWS Error EXPIRED_TOKEN during GetObject operation: x", "credentials"),
+        ("google::cloud::Status(PERMISSION_DENIED: Permanent error", "credentials"),
+        ("google::cloud::Status(NOT_FOUND: Permanent error", "no such object or bucket"),
         ("HTTP status 403", "credentials"),
+        ("HTTP status 404", "no such object or bucket"),
     ],
 )
 def test_errors_that_last(text: str, said: str) -> None:
@@ -97,6 +101,8 @@ def test_errors_that_last(text: str, said: str) -> None:
         "AWS Error UNKNOWN (HTTP status 429) during HeadObject operation: No response body.",
         "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 56, Failure when receiving data",
         "HTTP status 503",
+        "google::cloud::Status(UNAVAILABLE: Retry policy exhausted, with a last message of CURL error [7]",
+        "TimeoutError: while a token was asked for at port 403",
     ],
 )
 def test_errors_that_pass(text: str) -> None:

@@ -97,6 +97,16 @@ def test_no_answer_at_all_is_an_error_by_the_deadline() -> None:
         hang.set()
 
 
+def test_what_waits_behind_a_call_that_hangs_for_good_is_called() -> None:
+    hang = threading.Event()
+    with Requests(Policy(attempt_s=0.2, total_s=0.2, base_s=0.001), parallel=1) as pool:
+        first = pool.submit(lambda: hang.wait(60), "x")
+        assert pool.submit(lambda: "value", "y").result(30) == "value"
+        with pytest.raises(StorageError, match="x: cannot read: no answer within the deadline"):
+            first.result(30)
+        hang.set()
+
+
 def test_no_more_than_so_many_at_a_time(requests: Requests) -> None:
     lock = threading.Lock()
     now, most = 0, 0

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import feeder
+from feeder.records.requests import PARALLEL
 
 RECORDS = 120
 SMALL: dict[str, Any] = {"batch_size": 12, "image_size": 32, "seed": 3, "epochs": 2}
@@ -64,6 +65,17 @@ def test_an_epoch_over_a_faulty_store_is_complete_and_the_same(
     for secret in (s3.USER, s3.SECRET, "%2F", "endpoint_override"):
         assert secret not in said
         assert secret not in remote.log.read_text()
+
+
+def test_a_worker_asks_ahead_for_what_comes_next(
+    bucket: str, s3: Any, tmp_path: Path, start_worker: Any
+) -> None:
+    worker = start_worker(bucket, "--index-dir", str(tmp_path / "index"))
+    s3.faults(rate=1.0, kinds=["slow"])
+    with feeder.connect(worker.address) as client, client.stream("data", **SMALL) as stream:
+        assert len(list(stream)) == 2 * RECORDS // 12
+    # One thread decodes, two read; a chunk of 12 records is at most as many requests.
+    assert 2 * 12 < s3.seen()["most"] <= PARALLEL
 
 
 def test_records_are_kept_near_and_survive_the_worker(
