@@ -160,7 +160,7 @@ def s3(s3_server: S3Server) -> Iterator[S3Server]:
 
 
 # Pools of libraries that live as long as the process; none of them is ours.
-_LIBRARY_THREADS = ("ThreadPoolExecutor-", "jax", "orbax", "metadata_store", "pymp", "tqdm")
+_LIBRARY_THREADS = ("ThreadPoolExecutor-", "fsspecIO", "jax", "orbax", "metadata_store", "pymp", "tqdm")
 
 
 def _our_threads() -> set[threading.Thread]:

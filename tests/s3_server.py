@@ -36,20 +36,20 @@ class Faults:
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        self._now = 0
         self._set({})
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/-/faults":
             return self._control(environ, start)
         with self._lock:
-            self._now += 1
-            self._most = max(self._most, self._now)
+            now = self._now
+            now.add(id(environ))
+            self._most = max(self._most, len(now))
         try:
             return self._answer(environ, start)
         finally:
             with self._lock:
-                self._now -= 1
+                now.discard(id(environ))
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         fault = self._draw(environ)
@@ -85,6 +85,7 @@ class Faults:
             self._settings = settings
             self._random = random.Random(settings.get("seed", 0))
             self._asked = 0
+            self._now: set[int] = set()  # those that came before are counted no more
             self._most = 0
             self._faults: Counter[str] = Counter()
             self._ranges: list[str] = []

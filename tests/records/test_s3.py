@@ -202,3 +202,25 @@ def test_seek_points_of_objects_lie_with_the_indexes(
         assert dataset.seek is not None
         dataset.read(0)
     assert {path.suffix for path in (tmp_path / "index").iterdir()} == {".feederidx"}
+
+
+def test_objects_behind_plain_addresses_are_read_and_their_signatures_are_not_shown(
+    s3: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec reads http with aiohttp, which is not installed")
+    s3.put("plain/shard", write(tmp_path / "shard", "tfrecord").read_bytes())
+    url = f"http://127.0.0.1:{s3.port}/plain/shard?X-Amz-Signature=topsecret"
+    s3.faults(rate=0.2, seed=3, kinds=["busy", "reset"])
+    with Dataset.open("x", [url], index_dir=tmp_path / "index") as dataset:
+        reading = dataset.ask(range(0, RECORDS, 2))
+        assert [bytes(dataset.read(n, reading).image) for n in range(RECORDS)] == IMAGES
+        assert dataset.locate(3) == ("shard", 3)
+        assert "topsecret" not in str(dataset.shards) + repr(dataset.shards)
+        s3.put("plain/shard", b"something else")
+        with pytest.raises(StorageError) as caught:
+            dataset.read(30)
+        assert "topsecret" not in str(caught.value)
+    s3.faults()
+    with pytest.raises(StorageError, match="shardx: there is no such object") as caught:
+        Dataset.open("x", [url.replace("shard", "shardx")], index_dir=tmp_path / "index")
+    assert "topsecret" not in str(caught.value)

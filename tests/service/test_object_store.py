@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -16,6 +15,10 @@ import pytest
 
 import feeder
 from feeder.records.requests import PARALLEL
+from feeder.wire import DESCRIBE
+from feeder.wire.address import parse_address
+from feeder.wire.channel import open_channel
+from feeder.wire.v1 import feeder_pb2 as pb
 
 RECORDS = 120
 SMALL: dict[str, Any] = {"batch_size": 12, "image_size": 32, "seed": 3, "epochs": 2}
@@ -39,6 +42,18 @@ def status(address: str, *flags: str) -> str:
         timeout=60,
     )
     return done.stdout + done.stderr
+
+
+def describe(address: str) -> pb.DescribeReply:
+    with open_channel(parse_address(address)) as channel:
+        ask = channel.unary_unary(
+            DESCRIBE,
+            request_serializer=pb.DescribeRequest.SerializeToString,
+            response_deserializer=pb.DescribeReply.FromString,
+        )
+        reply = ask(pb.DescribeRequest(), timeout=30)
+    assert isinstance(reply, pb.DescribeReply)
+    return reply
 
 
 def test_an_epoch_over_a_faulty_store_is_complete_and_the_same(
@@ -84,29 +99,30 @@ def test_records_are_kept_near_and_survive_the_worker(
     flags = ["--index-dir", str(tmp_path / "index"), "--encoded-cache-bytes", "16MiB"]
     flags += ["--encoded-cache-dir", str(tmp_path / "tier")]
 
-    def epoch(worker: Any) -> Any:
+    def epoch(worker: Any) -> pb.DescribeReply:
         with (
             feeder.connect(worker.address) as client,
             client.stream("data", **SMALL | {"epochs": 1}) as stream,
         ):
             assert len(list(stream)) == RECORDS // 12
-        return json.loads(status(worker.address, "--json"))
+        return describe(worker.address)
 
     worker = start_worker(bucket, *flags)
     first = epoch(worker)
-    assert (first["encoded_cache"]["hits"], first["encoded_cache"]["misses"]) == (0, RECORDS)
+    assert (first.encoded_cache.hits, first.encoded_cache.misses) == (0, RECORDS)
     deadline_s = time.monotonic() + 30
-    while json.loads(status(worker.address, "--json"))["encoded_cache"]["filled"] < RECORDS:
+    while describe(worker.address).encoded_cache.filled < RECORDS:
         assert time.monotonic() < deadline_s
+        time.sleep(0.05)
     second = epoch(worker)
-    assert second["encoded_cache"]["hits"] == RECORDS
-    assert second["counters"]["store_requests"] == first["counters"]["store_requests"]
+    assert second.encoded_cache.hits == RECORDS
+    assert second.counters.store_requests == first.counters.store_requests
     assert f"encoded   {RECORDS} hits of {2 * RECORDS} (50.0 %)" in status(worker.address)
     worker.kill()
     again = start_worker(bucket, *flags)
     third = epoch(again)
-    assert third["encoded_cache"]["hits"] == RECORDS
-    assert third["counters"]["store_requests"] == 0
+    assert third.encoded_cache.hits == RECORDS
+    assert third.counters.store_requests == 0
 
 
 def test_a_store_that_fails_for_good_is_named_and_the_worker_goes_on(
