@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from feeder.errors import ConfigError
 
-__all__ = ["Location", "is_url", "matcher", "redact"]
+__all__ = ["Location", "folder_of", "is_glob", "is_url", "matcher", "redact"]
 
 # A secret with a slash that should have been %2F is one, too.
 _USER = re.compile(r"(?<=://)[^/\s@'\"]*(?::[^\s@'\"]*)?@")
@@ -78,19 +78,24 @@ class Location:
         )
 
     @property
+    def address(self) -> str:
+        """The URL without options."""
+        return self.url.partition("?")[0] if self.options else self.url
+
+    @property
     def shown(self) -> str:
         """The URL without user, password and query."""
         return f"{self.scheme}://{self.path}"
 
-    @property
-    def magic(self) -> bool:
-        """Whether it is a pattern."""
-        return _MAGIC.search(self.path) is not None
 
-    @property
-    def root(self) -> str:
-        """The folder above everything that the pattern can match."""
-        return _MAGIC.split(self.path, maxsplit=1)[0].rpartition("/")[0]
+def is_glob(path: str) -> bool:
+    """Whether a path is a pattern of several."""
+    return _MAGIC.search(path) is not None
+
+
+def folder_of(glob: str) -> str:
+    """The folder above everything that a pattern can match."""
+    return _MAGIC.split(glob, maxsplit=1)[0].rpartition("/")[0]
 
 
 def matcher(pattern: str) -> re.Pattern[str]:

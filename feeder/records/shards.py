@@ -11,7 +11,7 @@ from pathlib import Path
 from feeder.errors import ConfigError, StorageError
 from feeder.records.folder import IMAGE_SUFFIXES, is_image_folder
 from feeder.records.keys import FormatName
-from feeder.records.locations import Location, is_url, matcher
+from feeder.records.locations import Location, folder_of, is_glob, is_url, matcher
 from feeder.records.objects import ObjectShard, Shard
 from feeder.records.requests import Requests
 from feeder.records.stores import describe, open_store
@@ -94,26 +94,27 @@ def _objects(urls: Sequence[str], format_name: FormatName | None) -> list[Object
 def _in_store(location: Location) -> list[ObjectShard]:
     """The shards that a URL names."""
     store = open_store(location)
-    if location.scheme in ("http", "https") and not location.magic:
-        return [ObjectShard(location.shown.partition("?")[0], location.url, store)]
-    if location.magic:
-        pattern = matcher(location.path)
-        recursive = "/" in location.path.removeprefix(location.root).strip("/")
-        paths = [path for path in store.walk(location.root, recursive) if pattern.fullmatch(path.strip("/"))]
-        paths = [path for path in paths if is_shard_name(path.rpartition("/")[2])]
+    path = store.path(location)
+    if location.scheme in ("http", "https") and not is_glob(location.path):
+        return [ObjectShard(location.shown, path, store)]
+    if is_glob(path):
+        pattern, folder = matcher(path), folder_of(path)
+        recursive = "/" in path[len(folder) + 1 :]
+        paths = [found for found in store.walk(folder, recursive) if pattern.fullmatch(found)]
+        paths = [found for found in paths if is_shard_name(found.rpartition("/")[2])]
         if not paths:
             raise ConfigError(f"{location.shown}: matches no shard")
-    elif not location.folder and store.kind(location.path) == "object":
-        paths = [location.path]
+    elif not location.folder and store.kind(path) == "object":
+        paths = [path]
     else:
-        names = {path.rpartition("/")[2]: path for path in store.walk(location.path, False)}
+        names = {found.rpartition("/")[2]: found for found in store.walk(path, False)}
         shards = sorted(name for name in names if is_shard_name(name))
         if not shards:
             holds = f" (it holds {_some(sorted(names))})" if names else ""
             raise ConfigError(f"{location.shown}: no such object, and no shard in such a folder{holds}")
         _require_one_whole_set(location.shown, shards)
         paths = [names[name] for name in shards]
-    return [ObjectShard(f"{location.scheme}://{path.strip('/')}", path, store) for path in paths]
+    return [ObjectShard(f"{location.scheme}://{found.strip('/')}", found, store) for found in paths]
 
 
 def _matches(pattern: str, format_name: FormatName | None) -> list[Path]:

@@ -58,6 +58,9 @@ class OpenObject(Protocol):
 class Store(Protocol):
     """Where objects are. Its methods wait for an answer, once, and raise OSError where none of use comes."""
 
+    def path(self, location: Location) -> str:
+        """What the store calls a location in it."""
+
     def kind(self, path: str) -> Literal["object", "folder", "nothing"]:
         """What is there."""
 
@@ -201,6 +204,9 @@ class _Arrow:
     def __init__(self, fs: pafs.FileSystem) -> None:
         self._fs = fs
 
+    def path(self, location: Location) -> str:
+        return location.path
+
     def kind(self, path: str) -> Literal["object", "folder", "nothing"]:
         found = self._fs.get_file_info(path).type
         if found == pafs.FileType.File:
@@ -235,9 +241,8 @@ class _Fsspec:
         try:
             import fsspec
 
-            url = location.url if location.scheme in ("http", "https") else location.url.partition("?")[0]
-            options = {} if location.scheme in ("http", "https") else dict(location.options)
-            self._fs, self._root = fsspec.core.url_to_fs(url, **options)
+            self._split = fsspec.core.url_to_fs
+            self._fs, _ = self._split(location.address, **dict(location.options))
         except ImportError as error:
             missing = error.name or str(error)
             raise ConfigError(
@@ -246,6 +251,10 @@ class _Fsspec:
             ) from None
         except ValueError as error:
             raise ConfigError(f"{location.shown}: {redact(str(error))}") from None
+
+    def path(self, location: Location) -> str:
+        found: str = self._split(location.address, **dict(location.options))[1]
+        return found
 
     def kind(self, path: str) -> Literal["object", "folder", "nothing"]:
         try:

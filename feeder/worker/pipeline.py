@@ -256,13 +256,15 @@ class Pipeline:
 
     def _wake_reader(self) -> None:
         """Where a reader may have work now. To wake one for nothing costs more than a chunk's bookkeeping."""
-        if len(self._ready) + self._reading < self._read_ahead and (
-            self._came or (self._scheduler.waiting and self._may_ask())
-        ):
+        has_work = self._came or self._scheduler.waiting
+        if has_work and len(self._ready) + self._reading < self._read_ahead:
             self._work.notify()
 
     def _may_ask(self) -> bool:
         return len(self._coming) < AHEAD_CHUNKS and self._coming_bytes < AHEAD_BYTES
+
+    def _remote(self) -> set[int]:
+        return {number for number, opened in self._open.items() if opened.maker.dataset.is_remote}
 
     def _next_to_read(self) -> tuple[_Open, Job, _Coming | None] | None:
         """A chunk to ask for, or to read where there is nobody to ask; or one that came."""
@@ -270,8 +272,9 @@ class Pipeline:
             while not self._stopping:
                 if len(self._ready) + self._reading < self._read_ahead:
                     # To ask comes first, which is done at once, and turns it is where both take time.
-                    came = self._came and (self._prefer_came or not self._may_ask())
-                    job = None if came else self._scheduler.take()
+                    may_ask = self._may_ask()
+                    came = self._came and (self._prefer_came or not may_ask)
+                    job = None if came else self._scheduler.take(() if may_ask else self._remote())
                     if job is not None:
                         self._reading += 1
                         return self._open[job.stream], job, None

@@ -9,6 +9,7 @@ and leaves its turns to others.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from feeder.errors import ConfigError
@@ -84,14 +85,18 @@ class Scheduler:
             self._turns.append(stream)
         state.pending.append(request)
 
-    def take(self) -> Job | None:
-        """The next request to work on; None if there is none whose stream has room for the answer."""
+    def take(self, without: Collection[int] = ()) -> Job | None:
+        """The next request to work on; None if there is none whose stream has room for the answer.
+
+        Args:
+            without: streams that leave their turns to others now.
+        """
         share = min(self._stream_bytes, self._budget_bytes // max(1, len(self._streams)))
         for _ in range(len(self._turns)):
             stream = self._turns.popleft()
             state = self._streams[stream]
             nbytes = len(state.pending[0].slots) * state.image_bytes
-            if state.unsent_bytes and state.unsent_bytes + nbytes > share:
+            if stream in without or (state.unsent_bytes and state.unsent_bytes + nbytes > share):
                 self._turns.append(stream)
                 continue
             request = state.pending.popleft()

@@ -12,7 +12,7 @@ import pytest
 
 from feeder.errors import ConfigError, StorageError
 from feeder.records import Dataset
-from feeder.records.locations import Location, matcher, redact
+from feeder.records.locations import Location, folder_of, is_glob, matcher, redact
 from feeder.records.objects import Range, Reading, merge
 from feeder.records.requests import Permanent
 from feeder.records.shards import expand
@@ -40,8 +40,8 @@ def test_a_url_is_taken_apart() -> None:
     assert (location.scheme, location.path, location.folder) == ("s3", "bucket/da ta/x-*.tar", False)
     assert (location.user, location.password) == ("key", "a/b+c")
     assert dict(location.options) == {"region": "eu-west-1", "scheme": "http"}
-    assert location.magic
-    assert location.root == "bucket/da ta"
+    assert is_glob(location.path)
+    assert folder_of(location.path) == "bucket/da ta"
     assert location.shown == "s3://bucket/da ta/x-*.tar"
     assert Location.parse("s3://bucket/a#b/").path == "bucket/a#b"
     assert "secret" not in repr(Location.parse("s3://key:secret@bucket/x?token=secret"))

@@ -40,6 +40,18 @@ def test_streams_take_turns() -> None:
     assert state.take() is None
 
 
+def test_streams_may_leave_their_turns_to_others_for_a_while() -> None:
+    state = scheduler()
+    for stream in (1, 2):
+        state.open(stream, 10)
+        state.ask(stream, request(0))
+    assert (job := state.take({1})) is not None
+    assert job.stream == 2
+    assert state.take({1}) is None
+    assert state.waiting
+    assert taken(state) == [(1, 0)]
+
+
 def test_a_stream_that_does_not_fetch_stops_at_its_share_and_others_go_on() -> None:
     state = scheduler(share=25)
     state.open(1, 10)
