@@ -1,6 +1,6 @@
 """A real S3 server (moto's) that answers some requests badly: run as a process, it prints its port.
 
-    PUT /-/faults {"rate": 0.1, "seed": 1, "kinds": ["busy", "reset", "slow"], "only": "GET"}
+    PUT /-/faults {"rate": 0.1, "seed": 1, "kinds": ["busy", "reset", "slow"], "only": "GET", "slow_s": 1}
     GET /-/faults -> {"asked": n, "most": at a time, "faults": {"busy": n, ...}, "ranges": [...]}
 
 `busy` is 503 SlowDown, `reset` a connection that breaks off, `slow` an answer that takes a while, `silent`
@@ -62,7 +62,7 @@ class Faults:
             connection.shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         if fault == "slow":
-            time.sleep(SLOW_S)
+            time.sleep(self._settings.get("slow_s", SLOW_S))
         if fault == "silent":
             time.sleep(SILENT_S)
         answer: Iterable[bytes] = self._moto(environ, start)

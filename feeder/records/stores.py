@@ -182,7 +182,7 @@ def _s3(location: Location) -> pafs.FileSystem:
             connect_timeout=CONNECT_S,
             **options,
         )
-    except (TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:  # this Arrow has no such store, or no such option
         raise ConfigError(f"{location.shown}: {redact(str(error))}") from None
 
 
@@ -194,7 +194,7 @@ def _gcs(location: Location) -> pafs.FileSystem:
         options["anonymous"] = True
     try:
         return pafs.GcsFileSystem(retry_time_limit=timedelta(seconds=1), **options)
-    except (TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:  # this Arrow has no such store, or no such option
         raise ConfigError(f"{location.shown}: {redact(str(error))}") from None
 
 
@@ -242,7 +242,8 @@ class _Fsspec:
             import fsspec
 
             self._split = fsspec.core.url_to_fs
-            self._fs, _ = self._split(location.address, **dict(location.options))
+            self._options = {name: _bool(text) for name, text in location.options}
+            self._fs, _ = self._split(location.address, **self._options)
         except ImportError as error:
             missing = error.name or str(error)
             raise ConfigError(
@@ -253,7 +254,7 @@ class _Fsspec:
             raise ConfigError(f"{location.shown}: {redact(str(error))}") from None
 
     def path(self, location: Location) -> str:
-        found: str = self._split(location.address, **dict(location.options))[1]
+        found: str = self._split(location.address, **self._options)[1]
         return found
 
     def kind(self, path: str) -> Literal["object", "folder", "nothing"]:
@@ -268,6 +269,7 @@ class _Fsspec:
         return found
 
     def open(self, path: str) -> OpenObject:
+        self._fs.invalidate_cache()  # of listings, which would say what an object was
         return _FsspecObject(self._fs, path, _once(self._fs.info, path))
 
 
@@ -290,6 +292,10 @@ class _FsspecObject:
         if len(data) < length:
             raise Permanent(f"ends at byte {offset + len(data)}: it shrank: restart to index it anew")
         return data
+
+
+def _bool(text: str) -> str | bool:
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _once(call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:

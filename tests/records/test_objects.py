@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -199,6 +200,12 @@ def test_an_object_that_was_replaced_is_found(memory: Any, tmp_path: Path) -> No
             dataset.read(1)
     with pytest.raises(ConfigError, match="stale"):
         Dataset.open("x", [url], index_dir=tmp_path, build=False)
+
+
+def test_without_fsspec_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match="^memory://nowhere/x: memory URLs need .*pip install fsspec"):
+        expand(["memory://nowhere/x?token=secret"])
 
 
 def test_what_cannot_be_is_said(memory: Any, tmp_path: Path) -> None:

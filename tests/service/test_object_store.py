@@ -86,9 +86,9 @@ def test_a_worker_asks_ahead_for_what_comes_next(
     bucket: str, s3: Any, tmp_path: Path, start_worker: Any
 ) -> None:
     worker = start_worker(bucket, "--index-dir", str(tmp_path / "index"))
-    s3.faults(rate=1.0, kinds=["slow"])
-    with feeder.connect(worker.address) as client, client.stream("data", **SMALL) as stream:
-        assert len(list(stream)) == 2 * RECORDS // 12
+    s3.faults(rate=1.0, kinds=["slow"], slow_s=1.0)
+    with feeder.connect(worker.address) as client, client.stream("data", **SMALL | {"epochs": 1}) as stream:
+        assert len(list(stream)) == RECORDS // 12
     # One thread decodes, two read; a chunk of 12 records is at most as many requests.
     assert 2 * 12 < s3.seen()["most"] <= PARALLEL
 
