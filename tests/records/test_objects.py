@@ -204,7 +204,7 @@ def test_an_object_that_was_replaced_is_found(memory: Any, tmp_path: Path) -> No
 
 def test_without_fsspec_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ConfigError, match="^memory://nowhere/x: memory URLs need .*pip install fsspec"):
+    with pytest.raises(ConfigError, match=r"^memory://nowhere/x: memory URLs need .*pip install fsspec"):
         expand(["memory://nowhere/x?token=secret"])
 
 
