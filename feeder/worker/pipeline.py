@@ -210,6 +210,8 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         self._ready.clear()
+        self._came.clear()
+        self._coming.clear()
 
     def _owes(self, stream: Stream) -> bool:
         with self._lock:
