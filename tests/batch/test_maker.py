@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ from feeder.batch import BadChunk, ChunkMaker, FoundBad, MadeChunk
 from feeder.decode import Decoder, reductions
 from feeder.errors import ConfigError, StorageError
 from feeder.order import Order, SlotStatus, eval_windows, smallest_window, train_windows
-from feeder.records import Dataset, Record
+from feeder.records import Dataset, Reading, Record
 from feeder.spec import StreamSpec
 
 SIZE = 32
@@ -253,10 +253,13 @@ class Unreachable:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def read(self, record: int) -> Record:
+    def ask(self, records: Iterable[int]) -> Reading | None:
+        return self._dataset.ask(records)
+
+    def read(self, record: int, reading: Reading | None = None) -> Record:
         if record == self._record:
             raise StorageError("the disk is on fire")
-        return self._dataset.read(record)
+        return self._dataset.read(record, reading)
 
     def locate(self, record: int) -> tuple[str, int]:
         return self._dataset.locate(record)
