@@ -148,8 +148,8 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
         "--index-dir",
         type=Path,
         metavar="DIR",
-        help="keep indexes there, not beside the shards; workers that share it share the work of making them; "
-        "needed for URLs",
+        help="keep indexes there, not beside the shards; workers that share it share the work of making them "
+        "(URLs need one)",
     )
 
 
