@@ -92,7 +92,7 @@ class RequestCounters:
 
 
 class _Call(Generic[T]):
-    __slots__ = ("attempts", "call", "deadline_s", "future", "nbytes", "where")
+    __slots__ = ("attempts", "call", "deadline_s", "future", "nbytes", "said", "where")
 
     def __init__(self, call: Callable[[], T], where: str, nbytes: int) -> None:
         self.call = call
@@ -101,6 +101,7 @@ class _Call(Generic[T]):
         self.future: Future[T] = Future()
         self.attempts = 0
         self.deadline_s = 0.0
+        self.said = ""  # what the store said the last time that it answered
 
 
 class _Attempt(NamedTuple):
@@ -233,7 +234,6 @@ class Requests:
 
     def _take(self) -> tuple[int, _Call[Any]] | None:
         """The next call, and the number of the attempt; None: the thread is to end."""
-        policy = self._policy
         with self._lock:
             while True:
                 while not self._queue and not self._closing:
@@ -245,6 +245,7 @@ class Requests:
                 call = self._queue.popleft()
                 if call.attempts or call.future.set_running_or_notify_cancel():
                     break
+            policy = self._policy
             now_s = time.monotonic()
             slack_s = call.nbytes / policy.bytes_per_s
             if not call.attempts:
@@ -272,7 +273,8 @@ class Requests:
             if isinstance(error, Permanent):
                 raise error
             if isinstance(error, OSError) and not isinstance(error, StorageError):
-                self._again(call, self._describe(error))
+                call.said = self._describe(error)
+                self._again(call, call.said)
             else:
                 _settle(call, result, error)
         except Permanent as permanent:
@@ -336,7 +338,8 @@ class Requests:
                     self._time.wait(None if self._wake_s == math.inf else self._wake_s - now_s)
                     self._wake_s = -math.inf
             for attempt in late.values():
-                self._again(attempt.call, "no answer within the deadline")
+                said = f", before that {attempt.call.said}" if attempt.call.said else ""
+                self._again(attempt.call, f"no answer within the deadline{said}")
 
 
 def _settle(call: _Call[Any], result: Any = None, error: BaseException | None = None) -> None:

@@ -41,13 +41,6 @@ def write(path: Path, kind: str) -> Path:
     return path
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines for those who wait for them."""
-    policy = Policy(attempt_s=0.4, total_s=0.8, base_s=0.01, cap_s=0.1)
-    monkeypatch.setattr(requests_module, "USUAL", policy)
-
-
 @pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "parquet-none", "parquet-snappy", "parquet-zstd"])
 def test_every_format_reads_as_from_disk_whatever_goes_wrong(
     kind: str, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +159,7 @@ def test_credentials_that_are_wrong_are_named_and_not_shown(s3: Any) -> None:
     [("silent", "no answer within the deadline"), ("busy", "SLOW_DOWN|503"), ("reset", "CONNECTION")],
 )
 def test_a_store_that_never_answers_is_given_up(
-    kind: str, said: str, s3: Any, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    kind: str, said: str, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_module, "SILENCE_S", 1.0)
     shard = write(tmp_path / "shard", "tfrecord")
@@ -174,8 +167,11 @@ def test_a_store_that_never_answers_is_given_up(
     with Dataset.open("x", [s3.url(f"never-{kind}/shard")], index_dir=tmp_path) as dataset:
         dataset.read(0)
         s3.faults(rate=1.0, kinds=[kind], only="GET")
+        usual = dataset._requests._policy
+        dataset._requests._policy = Policy(attempt_s=0.4, total_s=1.5, base_s=0.01, cap_s=0.1)
         with pytest.raises(StorageError, match=said) as caught:
             dataset.read(7)
+        dataset._requests._policy = usual
         assert f"s3://never-{kind}/shard: bytes " in str(caught.value)
         assert "attempts in " in str(caught.value)
         s3.faults()
