@@ -128,7 +128,9 @@ def test_no_more_than_so_many_at_a_time(requests: Requests) -> None:
 def test_close_fails_what_waits_and_refuses_what_comes() -> None:
     go = threading.Event()
     pool = Requests(QUICK, parallel=1)
-    first = pool.submit(lambda: go.wait(60), "x")
+    started = threading.Event()
+    first = pool.submit(lambda: (started.set(), go.wait(60))[1], "x")
+    assert started.wait(30)
     later = [pool.submit(lambda: None, "x") for _ in range(3)]
     cancelled = pool.submit(lambda: None, "x")
     assert cancelled.cancel()
