@@ -120,7 +120,9 @@ def test_compressed_shards_are_indexed_by_what_they_unpack_to(
 ) -> None:
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     plain.write_bytes(shards[name])
-    packed.write_bytes(gzip.compress(shards[name], mtime=0) if compression == "gzip" else zlib.compress(shards[name]))
+    packed.write_bytes(
+        gzip.compress(shards[name], mtime=0) if compression == "gzip" else zlib.compress(shards[name])
+    )
     assert detected(packed) == (name, compression)
     want, got = ensure_indexes([plain, packed], RecordKeys(), sequential=True)
     assert got.codec == compression
