@@ -98,6 +98,8 @@ class Piece:
 @dataclass(slots=True)
 class _Worker:
     state: WorkerState = "down"
+    #: It drains, and was silent for so long that what it owes is asked from others, too.
+    silent: bool = False
     max_outstanding: int = 0
     #: Requests that it has not answered on this connection.
     owed: dict[int, Piece] = field(default_factory=dict)
@@ -198,6 +200,7 @@ class Session:
         """A connection to `worker` is ready for requests."""
         known = self._workers[worker]
         known.state, known.max_outstanding, known.heard_s = "live", max(1, max_outstanding), now
+        known.silent = False
         self._unknown.discard(worker)
         self._deal(now)
 
@@ -207,7 +210,7 @@ class Session:
         self._unknown.discard(worker)
         if known.state == "down":
             return
-        if known.state != "suspect":  # a suspect's were counted when it became one
+        if known.state != "suspect" and not known.silent:  # those were counted when it became so
             known.failovers += sum(not piece.written for piece in known.owed.values())
         known.state = "down"
         for request, piece in known.owed.items():
@@ -310,6 +313,11 @@ class Session:
             for worker in live:
                 if worker.owed:
                     times += [worker.heard_s + self._suspect_after_s, worker.late_s(self._suspect_after_s)]
+        times += [
+            worker.heard_s + self._suspect_after_s
+            for worker in self._workers.values()
+            if self._may_fall_silent(worker)
+        ]
         return min((time for time in times if time > now), default=None)
 
     def view(self, worker: str) -> WorkerView:
@@ -323,6 +331,7 @@ class Session:
 
     def _answered(self, worker: str, request: int, now: float) -> Piece | None:
         known = self._workers[worker]
+        known.silent = False
         piece = known.owed.pop(request, None)
         if piece is not None:
             del piece.asked[request]
@@ -365,6 +374,15 @@ class Session:
             worker.state = "suspect"
             worker.failovers += owed
             self._deal(now)
+        for worker in self._workers.values():
+            if self._may_fall_silent(worker) and now - worker.heard_s >= self._suspect_after_s:
+                worker.silent = True
+                worker.failovers += sum(not piece.written for piece in worker.owed.values())
+                self._deal(now)
+
+    def _may_fall_silent(self, worker: _Worker) -> bool:
+        """Whether a worker drains and is waited for, although there is another to ask."""
+        return worker.state == "draining" and not worker.silent and bool(worker.owed and self.live)
 
     def _may_hedge(self, name: str, pieces: int, now: float) -> bool:
         """Whether `name` is later than usual, alone in this, and asking for its pieces twice is not too
@@ -378,7 +396,8 @@ class Session:
 
     def _expected(self, piece: Piece) -> bool:
         """Whether an answer is on its way from a worker that can be relied on."""
-        return any(self._workers[name].state in ("live", "draining") for name in piece.asked.values())
+        asked = (self._workers[name] for name in piece.asked.values())
+        return any(worker.state in ("live", "draining") and not worker.silent for worker in asked)
 
     def _deal(self, now: float) -> None:
         """Deals all pieces that nobody is making to the workers of now; called when that set changed."""

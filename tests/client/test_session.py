@@ -160,6 +160,33 @@ def test_a_draining_worker_answers_what_it_owes_and_gets_nothing_new() -> None:
     assert session.view("a").failovers == 0
 
 
+def test_a_draining_worker_that_falls_silent_is_not_waited_for() -> None:
+    session = make(["a", "b"], depth=1)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0)
+    requests = session.poll(0.0)
+    late = [request for request in requests if request.worker == "a"]
+    session.draining("a", 1.0)
+    for request in requests:
+        if request.worker == "b":
+            deliver(session, request, 9.0)
+    assert session.poll(9.0) == []
+    assert session.wake_s(9.0) == 10.0
+    again = session.poll(10.0)
+    assert {request.worker for request in again} == {"b"}
+    assert {slot for request in again for slot in request.slots} == {
+        slot for request in late for slot in request.slots
+    }
+    assert session.view("a").state == "draining"
+    for request in again:
+        assert deliver(session, request, 11.0)
+    assert session.take() is not None
+    assert not deliver(session, late[0], 12.0)
+    assert {request.worker for request in session.poll(12.0)} == {"b"}
+    session.lost("a", 13.0)
+    assert session.view("a").failovers == len(late)
+
+
 def test_a_silent_worker_is_not_waited_for_and_a_late_answer_is_dropped() -> None:
     session = make(["a", "b"], depth=1)
     session.opened("a", 100, 0.0)
