@@ -154,9 +154,13 @@ class Handover:
         self._shut(socket.SHUT_WR)
 
     def ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether the worker will write no more, waited for so long."""
+        """Whether the worker will write no more, waited for so long. True where another thread has closed
+        this, which is only done then."""
         poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
+        try:
+            poll.register(self._connection, select.POLLIN)
+        except ValueError:  # closed
+            return True
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import gc
 import mmap
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from feeder.client import arena as arena_module
-from feeder.client.arena import SPARE_BUFFERS, Arena, hand_over
+from feeder.client.arena import SPARE_BUFFERS, Arena, Handover, hand_over
 from feeder.errors import ServiceError
 from feeder.wire.side import SEALS
 
@@ -116,13 +117,20 @@ def test_a_socket_that_is_not_on_this_host(path: str, message: str) -> None:
 
 
 def test_a_socket_of_another_kind_is_no_side_socket(tmp_path: Path) -> None:
-    import socket
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(tmp_path / "x"))
         other.listen()
         with pytest.raises(ServiceError, match="rotocol"):
             hand_over(Arena(NBYTES, 1), str(tmp_path / "x"))
+
+
+def test_one_that_another_thread_has_closed_has_ended() -> None:
+    here, there = socket.socketpair()
+    with there:
+        handover = Handover(here, b"token")
+        assert not handover.ended()
+        handover.close()
+        assert handover.ended(60.0)
 
 
 def test_pages_are_not_taken_before_they_are_needed() -> None:
