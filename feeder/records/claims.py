@@ -135,8 +135,9 @@ def _claim_of(path: Path) -> Path:
 
 
 def _look(claim: Path) -> tuple[bytes, float]:
-    """What a claim says, and its time in seconds; opened, which makes a network file system ask anew."""
-    fd = os.open(claim, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """What a claim says, and its time in seconds; opened, which makes a network file system ask anew. A link
+    is an error: one that leads nowhere would look like a claim that was just left, for ever."""
+    fd = os.open(claim, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return os.read(fd, _LONGEST), os.fstat(fd).st_mtime
     finally:

@@ -99,3 +99,10 @@ def test_of_many_at_once_one_gets_it(target: Path) -> None:
         with taken[0]:
             pass
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_claim_is_an_error(target: Path) -> None:
+    shared = Claims(target.parent)
+    target.with_name(f".{target.name}.claim").symlink_to(target.with_name("missing"))
+    with pytest.raises(OSError, match="symbolic link"):
+        shared.take(target)
