@@ -46,6 +46,9 @@ table 1; 8, 14 and 20 are the three-stage nets of its section 4.2."""
 ALEXNET_LEAST_SIZE = 67
 """Smaller images have nothing left after the last pooling."""
 
+MOST_STEPS = 2**31 - 1
+"""The optimiser counts steps in an int32."""
+
 REFERENCE_BATCH = 256
 """The batch that learning rates are given for, as in the reference code."""
 
@@ -226,7 +229,7 @@ class TrainConfig:
         """(steps, warm-up steps) of the whole run, for the real number of steps of an epoch.
 
         Raises:
-            ConfigError: the warm-up would not end within the run.
+            ConfigError: the warm-up would not end within the run, or the run is longer than MOST_STEPS.
         """
         steps = self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
         warmup = (
@@ -234,6 +237,8 @@ class TrainConfig:
             if self.warmup_steps is not None
             else round((self.warmup_epochs or 0.0) * steps_per_epoch)
         )
+        if steps > MOST_STEPS:
+            raise ConfigError(f"a run has at most {MOST_STEPS} steps, got {steps}")
         if warmup >= steps:
             raise ConfigError(
                 f"a warm-up of {warmup} steps does not fit a run of {steps}: shorten it with "

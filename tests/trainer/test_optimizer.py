@@ -50,6 +50,8 @@ def test_lengths_follow_the_real_number_of_steps(config: TrainConfig) -> None:
     assert epochs.lengths(24 // 5) == (12, 2)
     with pytest.raises(ConfigError, match="5 steps does not fit a run of 5: shorten it with --warmup-steps"):
         dataclasses.replace(config, steps=5, warmup_steps=5).lengths(100)
+    with pytest.raises(ConfigError, match="at most 2147483647 steps, got 2147483648"):
+        dataclasses.replace(config, steps=2**31, epochs=None).lengths(100)
 
 
 def test_momentum_and_decay_as_written_down(config: TrainConfig) -> None:
