@@ -121,6 +121,9 @@ def _ls(args: argparse.Namespace) -> int:
     print(f"{folder.path}: {used / 1e6:,.1f} MB")
     for user in users:
         print(f"  in use by process {user.pid}, which keeps it below {user.budget / 1e6:,.1f} MB")
+    if not segments:
+        print("  no segments")
+        return 0
     width = max([8, *(len(dataset) for dataset, _ in segments)])
     print(f"  {'data set':{width}}  {'records':>10}  {'segments':>8}  {'MB':>10}  {'kB each':>7}  pixels")
     for key in sorted(segments):
@@ -149,7 +152,7 @@ def _drop(args: argparse.Namespace) -> int:
         before = folder.used()
         folder.evict(dropped)
         freed, users = before - folder.used(), folder.users()
-    later = ", the rest when the workers let go" if users else ""
+    later = ", the rest when the workers let go" if dropped and users else ""
     print(f"{folder.path}: {len(dropped)} segments dropped, {freed / 1e6:,.1f} MB freed{later}")
     return 0
 

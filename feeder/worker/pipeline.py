@@ -219,37 +219,40 @@ class Pipeline:
 
     def _read(self) -> None:
         while (work := self._next_to_read()) is not None:
-            opened, job, coming = work
-            started_s = time.perf_counter()
-            fetched = asked = None
-            try:
-                if coming is not None:
-                    if not opened.stream.closed:
-                        fetched = opened.maker.finish(coming.asked)
-                else:
-                    asked = _ask(opened, job.request)
-                    if asked.reading is None:
-                        fetched = opened.maker.finish(asked)
-            except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
-                self._fail(opened, job, error)
-            started = None
-            with self._lock:
-                self._counters.read_s += time.perf_counter() - started_s
-                self._reading -= 1
-                if fetched is not None:
-                    self._prefer_came = coming is None
-                    self._ready.append(_Ready(opened, job, fetched))
-                    self._ready_changed.notify()
-                elif asked is not None and asked.reading is not None:
-                    started = _Coming(opened, job, asked, asked.reading)
-                    self._coming.add(started)
-                    self._coming_bytes += started.reading.nbytes
-                if fetched is None:
-                    self._wake_reader()
-            if started is not None:
-                started.reading.when_done(partial(self._note_came, started))
-                if opened.stream.closed:
-                    started.reading.cancel()
+            self._read_one(*work)
+            del work  # a thread that waits keeps nothing of a stream
+
+    def _read_one(self, opened: _Open, job: Job, coming: _Coming | None) -> None:
+        started_s = time.perf_counter()
+        fetched = asked = None
+        try:
+            if coming is not None:
+                if not opened.stream.closed:
+                    fetched = opened.maker.finish(coming.asked)
+            else:
+                asked = _ask(opened, job.request)
+                if asked.reading is None:
+                    fetched = opened.maker.finish(asked)
+        except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
+            self._fail(opened, job, error)
+        started = None
+        with self._lock:
+            self._counters.read_s += time.perf_counter() - started_s
+            self._reading -= 1
+            if fetched is not None:
+                self._prefer_came = coming is None
+                self._ready.append(_Ready(opened, job, fetched))
+                self._ready_changed.notify()
+            elif asked is not None and asked.reading is not None:
+                started = _Coming(opened, job, asked, asked.reading)
+                self._coming.add(started)
+                self._coming_bytes += started.reading.nbytes
+            if fetched is None:
+                self._wake_reader()
+        if started is not None:
+            started.reading.when_done(partial(self._note_came, started))
+            if opened.stream.closed:
+                started.reading.cancel()
 
     def _note_came(self, coming: _Coming) -> None:
         with self._lock:
@@ -291,16 +294,18 @@ class Pipeline:
 
     def _make(self) -> None:
         while (ready := self._next_ready()) is not None:
-            opened, job, fetched = ready.opened, ready.job, ready.fetched
-            if opened.stream.closed:
-                continue
-            started_s = time.perf_counter()
-            try:
-                opened.stream.put(self._chunk(opened, job, fetched))
-            except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
-                self._fail(opened, job, error)
-            with self._lock:
-                self._counters.decode_s += time.perf_counter() - started_s
+            if not ready.opened.stream.closed:
+                self._make_one(ready.opened, ready.job, ready.fetched)
+            del ready  # a thread that waits keeps no segment of the cache mapped
+
+    def _make_one(self, opened: _Open, job: Job, fetched: Fetched) -> None:
+        started_s = time.perf_counter()
+        try:
+            opened.stream.put(self._chunk(opened, job, fetched))
+        except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
+            self._fail(opened, job, error)
+        with self._lock:
+            self._counters.decode_s += time.perf_counter() - started_s
 
     def _next_ready(self) -> _Ready | None:
         with self._lock:

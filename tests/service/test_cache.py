@@ -255,6 +255,31 @@ def test_damage_is_found_and_made_good(
     assert "dropped: its crc32c is" in second.log.read_text()
 
 
+def test_an_idle_worker_lets_go_of_what_is_dropped(
+    folder: Path,
+    place: Path,
+    start_worker: Any,
+    digest_batches: Any,
+    expected: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    worker = start_worker(folder, *flags(place), "--warm")
+    filled(worker, KEPT)
+    until(worker, lambda cache: cache.filled == KEPT)
+    assert epoch(worker, digest_batches, 1) == expected[1]
+    assert describe(worker).cache.hits == KEPT
+    assert main(["cache", "drop", "--cache-dir", str(place)]) == 0
+    assert capsys.readouterr().out.endswith("freed, the rest when the workers let go\n")
+    deadline_s = time.monotonic() + 60
+    while list(place.rglob("*.arrow")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert main(["cache", "ls", "--cache-dir", str(place)]) == 0
+    assert capsys.readouterr().out.endswith("  no segments\n")
+    assert main(["cache", "drop", "--cache-dir", str(place)]) == 0
+    assert capsys.readouterr().out.endswith(": 0 segments dropped, 0.0 MB freed\n")
+
+
 def kills(
     count: int,
     folder: Path,
