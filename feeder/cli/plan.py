@@ -77,7 +77,7 @@ def _plain(cost: Cost) -> dict[str, object]:
 def _tables(grid: Grid, parameters: int, schemes: list[Cost]) -> str:
     from feeder.trainer.table import table
 
-    title = f"sum of {parameters:,} gradients, float32, over a {grid} mesh"
+    title = f"sum of {parameters:,} gradients, float32, over a mesh of {grid}"
     totals = [("scheme", "steps", "bytes a replica sends", "bytes a link")] + [
         (cost.scheme, f"{cost.steps:,}", f"{cost.sent_bytes:,}", f"{cost.link_bytes:,}") for cost in schemes
     ]

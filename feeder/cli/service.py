@@ -290,7 +290,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
     lines = [
         f"{address}: feeder {reply.version}, {reply.worker_id}, up {_duration(reply.uptime_s)}"
         + (", DRAINING" if reply.draining else ""),
-        f"  decoder   {reply.decoder}, {reply.threads} threads, pixels {reply.pixel_fingerprint}",
+        f"  decoder   {reply.decoder}, {reply.threads} thread{'s' * (reply.threads != 1)}, "
+        f"pixels {reply.pixel_fingerprint}",
         f"  streams   {reply.live_streams} of {reply.max_streams}",
         f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
         f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",

@@ -176,8 +176,8 @@ def train(
         note(_optimizer_note(config, state.params))
         if grid.replicas > 1:
             note(
-                f"{grid} replicas in {processes} processes, gradients by {scheme}, batch-norm statistics of "
-                f"{config.norm_span:,} samples"
+                f"{grid} replicas in {processes} process{'es' * (processes != 1)}, gradients by {scheme}, "
+                f"batch-norm statistics of {config.norm_span:,} samples"
             )
         record = None
         if log_dir is not None and jax.process_index() == 0:

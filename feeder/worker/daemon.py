@@ -239,16 +239,17 @@ class _Worker:
             _require_usable(datasets[name])
             _warn_of_slow_shards(datasets[name])
             log.info(
-                "data set %s: %d records in %d shards, %d bad, %.1f MB, fingerprint %s",
+                "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
                 name,
                 len(datasets[name]),
                 len(datasets[name].shards),
+                "s" * (len(datasets[name].shards) != 1),
                 datasets[name].bad,
                 datasets[name].nbytes / 1e6,
                 datasets[name].fingerprint[:12],
             )
         pixels = pixel_fingerprint(decoder)
-        log.info("decoding with %s on %d threads: %s", decoder.name, threads, reason)
+        log.info("decoding with %s on %d thread%s: %s", decoder.name, threads, "s" * (threads != 1), reason)
 
         encoded = open_encoded_caching(config, datasets)
         if encoded is not None:

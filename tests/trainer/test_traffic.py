@@ -51,7 +51,7 @@ def test_a_line_gains_nothing() -> None:
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "collectives", "--mesh", "32x32"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "sum of 25,557,032 gradients, float32, over a 32x32 mesh"
+    assert lines[0] == "sum of 25,557,032 gradients, float32, over a mesh of 32x32"
     assert [" ".join(line.split()) for line in lines if line.startswith(("| 1d", "| 2d "))][:2] == [
         "| 1d | 2,046 | 204,264,456 | 204,264,456 |",
         "| 2d | 124 | 204,272,640 | 102,136,320 |",

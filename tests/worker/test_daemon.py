@@ -49,7 +49,7 @@ def test_it_starts_tells_its_address_and_ends_on_a_signal(start_worker: Callable
     assert worker.describe().threads == 2
     assert worker.stop(signal.SIGINT) == 0
     text = "\n".join(worker.log)
-    assert "data set train: 24 records in 1 shards, 0 bad" in text
+    assert "data set train: 24 records in 1 shard, 0 bad" in text
     assert "on 2 threads: as --threads says" in text
     assert "no streams, ending" in text
     assert "Traceback" not in text
@@ -228,4 +228,4 @@ def test_affinity_sets_the_default(shards: Path) -> None:
     timer.join()
     process.terminate()
     _, log = process.communicate(timeout=30)
-    assert " on 1 threads: " in log
+    assert " on 1 thread: " in log
