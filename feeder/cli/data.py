@@ -83,8 +83,8 @@ examples:
 
 _VERIFY = """\
 Reads every record, checks its crc, and decodes every row of its image. Lists what is bad, one record a
-line: shard, number in the shard, reason. Exit code 0: all good, 1: something is bad, 2: it could not be
-checked.
+line: shard, number in the shard, reason. Indexes that are missing are built, as by feeder index. Exit code
+0: all good, 1: something is bad, 2: it could not be checked.
 """
 _VERIFY_EXAMPLES = """\
 examples:
