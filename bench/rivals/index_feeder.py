@@ -41,7 +41,8 @@ class Reading:
         from feeder.records.build import ensure_indexes
 
         with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
-            ensure_indexes(self._shards, RecordKeys(), index_dir=Path(folder), jobs=1)
+            # Otherwise those that lie beside the shards would do.
+            ensure_indexes(self._shards, RecordKeys(), index_dir=Path(folder), jobs=1, force=True)
 
     def _read(self) -> None:
         buffer = bytearray(READ_BYTES)
