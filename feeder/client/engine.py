@@ -112,6 +112,7 @@ class Engine:
         self._progress_s = time.monotonic()
         self._fault: FeederError | None = None
         self._closed = False
+        self._gone = 0  # links whose threads ended
         self._started = False
 
     # For the consumer.
@@ -265,6 +266,11 @@ class Engine:
         """A link's thread ends."""
         with self._lock:
             self._sharing.close(name)
+            self._gone += 1
+            if self._closed and self._gone == len(self.links):
+                # Of a stream that was dropped without close: a collection of the cycles here may be far away.
+                self._assemblies.clear()
+                self._sharing.close_all()
             if not self._closed:
                 self._fault = ServiceError(
                     f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
