@@ -62,12 +62,14 @@ def lines_of(place: Path, last: int | None) -> int:
     return int(told or 0)
 
 
-def crashes(place: Path, tmp_path: Path, count: int) -> None:
+def crashes(place: Path, tmp_path: Path, wanted: int) -> None:
     lines = lines_of(tmp_path / "whole", None)
     assert lines > 1000
     random = np.random.default_rng(0)
     died = 0
-    for number, last in enumerate(random.permutation(lines)[:count].tolist()):
+    for number, last in enumerate(random.permutation(lines).tolist()):
+        if died == wanted:
+            return
         if number % 5 == 0:  # on what is there already, else from nothing
             place = place.with_name(f"cache-{number}")
         died += lines_of(place, last) == 0
@@ -79,14 +81,16 @@ def crashes(place: Path, tmp_path: Path, count: int) -> None:
         assert cache.folder.used() <= cache.counters().bytes + 4096 * (cache.counters().segments + 4)
         assert cache.counters().dropped == 0
         cache.close()
-    assert died > count // 3  # who finds much there takes fewer lines
+    pytest.fail(
+        f"only {died} processes came as far as they should die"
+    )  # who finds much there takes fewer lines
 
 
 def test_a_crash_at_any_line(place: Path, tmp_path: Path) -> None:
-    crashes(place, tmp_path, 25)
+    crashes(place, tmp_path, 13)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_crashes_at_very_many_lines(place: Path, tmp_path: Path) -> None:
-    crashes(place, tmp_path, 1000)
+    crashes(place, tmp_path, 500)
