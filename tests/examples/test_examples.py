@@ -62,5 +62,6 @@ def test_pytorch_ddp_on_two_processes(worker: str) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     short = ["--epochs", "2", "--image-size", "32", "--batch-size", "20"]
     printed = _run(worker, *launcher, _example("pytorch_ddp.py"), *short)
-    assert len(re.findall(r"epoch \d: loss [\d.]+\n", printed)) == 2
-    assert {f"process {rank} of 2: 200 images" for rank in (0, 1)} <= set(printed.splitlines())
+    # Two processes write: lines may run into each other.
+    assert len(re.findall(r"epoch \d: loss [\d.]+", printed)) == 2
+    assert set(re.findall(r"process (\d) of 2: 200 images", printed)) == {"0", "1"}
