@@ -18,7 +18,7 @@ from feeder.errors import FeederError
 
 __all__ = ["main"]
 
-_MODULES = ("data", "rewrite", "service", "cache", "bench", "plan", "train")
+_MODULES = ("data", "rewrite", "worker", "status", "preview", "cache", "bench", "plan", "train")
 
 EXIT_FOUND_BAD = 1
 EXIT_ERROR = 2

@@ -11,30 +11,19 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from feeder.cli.options import add_record_options, positive, record_format, record_keys
+
 if TYPE_CHECKING:
     from types import FrameType
 
     from feeder.cli.learn import Learned
-    from feeder.records import RecordKeys
-    from feeder.records.keys import FormatName
     from feeder.records.objects import Shard
 
-__all__ = [
-    "EXIT_FOUND_BAD",
-    "Subparsers",
-    "add_record_options",
-    "clean_on_sigterm",
-    "label_base",
-    "positive",
-    "record_format",
-    "record_keys",
-    "register",
-]
+__all__ = ["EXIT_FOUND_BAD", "Subparsers", "clean_on_sigterm", "register"]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 PACKED_FORMATS = ("tfrecord", "webdataset", "parquet")
-FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
 SLOW_SHOWN = 3
 """Shards that a worker reads slowly or not, which `feeder index` names."""
@@ -116,41 +105,6 @@ def clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argp
             signal.signal(signal.SIGTERM, before)
 
     return command
-
-
-def add_record_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how records are read: format, keys, label base, place of the indexes."""
-    group = parser.add_argument_group("how the records are read")
-    group.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="auto",
-        help="of the shards; auto: what their content says (%(default)s)",
-    )
-    group.add_argument(
-        "--image-key",
-        metavar="KEY",
-        help="where a record keeps its image: TFRecord feature (image/encoded), WebDataset suffixes "
-        "(jpg;jpeg;png;webp), Parquet column (image)",
-    )
-    group.add_argument(
-        "--label-key",
-        metavar="KEY",
-        help="the same for its class: image/class/label, cls;json, label; json:NAME names a value in a .json",
-    )
-    group.add_argument(
-        "--label-base",
-        type=label_base,
-        metavar="N",
-        help="label of the first class in the records (TFRecord 1, where 0 is background; others 0)",
-    )
-    group.add_argument(
-        "--index-dir",
-        type=Path,
-        metavar="DIR",
-        help="keep indexes there, not beside the shards; workers that share it share the work of making them "
-        "(URLs need one)",
-    )
 
 
 def _command(
@@ -445,32 +399,6 @@ def _verify(args: argparse.Namespace) -> int:
         counted = f"{_count(records, 'record')} in {_count(shards, 'shard')}"
         print(f"{counted}: {len(bad) or 'none'} bad", file=sys.stderr)
     return EXIT_FOUND_BAD if bad else 0
-
-
-def record_keys(args: argparse.Namespace) -> RecordKeys:
-    """What the options say of the keys."""
-    from feeder.records import RecordKeys
-
-    return RecordKeys(args.image_key, args.label_key, args.label_base)
-
-
-def record_format(args: argparse.Namespace) -> FormatName | None:
-    """The format that the options say, or None where the content shall tell."""
-    return None if args.format == "auto" else args.format
-
-
-def label_base(text: str) -> int:
-    """The value of --label-base: a number from 0 on, as `feeder pack` writes it."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number from 0 on, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """The value of an option that counts something."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
-    return int(text)
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -7,15 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from feeder.cli.data import (
-    EXIT_FOUND_BAD,
-    Subparsers,
-    add_record_options,
-    clean_on_sigterm,
-    positive,
-    record_format,
-    record_keys,
-)
+from feeder.cli.data import EXIT_FOUND_BAD, Subparsers, clean_on_sigterm
+from feeder.cli.options import add_record_options, positive, record_format, record_keys
 
 __all__ = ["register"]
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 import feeder
 from feeder import cli
-from feeder.cli import main, service
+from feeder.cli import main, status
 from feeder.cli.sheet import label_names, save_sheet
 from feeder.errors import ConfigError, StorageError
 from feeder.wire import SERVICE
@@ -118,13 +118,13 @@ def raising(error: BaseException) -> Callable[..., int]:
 def test_errors_are_one_line(
     capsys: Out, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    monkeypatch.setattr(service, "_status", raising(error))
+    monkeypatch.setattr(status, "_status", raising(error))
     assert main(["status", "a:1"]) == code
     assert capsys.readouterr().err == message
 
 
 def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_status", raising(ModuleNotFoundError("x", name="feeder.nothing")))
+    monkeypatch.setattr(status, "_status", raising(ModuleNotFoundError("x", name="feeder.nothing")))
     with pytest.raises(ModuleNotFoundError):
         main(["status", "a:1"])
 

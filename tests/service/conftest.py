@@ -17,7 +17,7 @@ import pytest
 import simplejpeg
 
 import feeder
-from feeder.cli.service import _describe
+from feeder.cli.status import describe
 from feeder.records.tfrecord import frame
 from feeder.wire.address import parse_address
 
@@ -157,7 +157,7 @@ def wait_for_cache() -> Callable[[Worker, int], None]:
 
     def wait(worker: Worker, images: int) -> None:
         deadline_s = time.monotonic() + FILL_TIMEOUT_S
-        while (cache := _describe(parse_address(worker.address)).cache).filled < images or not cache.bytes:
+        while (cache := describe(parse_address(worker.address)).cache).filled < images or not cache.bytes:
             assert time.monotonic() < deadline_s, cache
             time.sleep(0.05)
 

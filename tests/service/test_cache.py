@@ -24,8 +24,7 @@ from PIL import Image
 
 import feeder
 from feeder.cache.segment import Segment
-from feeder.cli import main
-from feeder.cli.service import _describe
+from feeder.cli import main, status
 from feeder.wire.address import parse_address
 
 pytest.importorskip("feeder.decode._kernel", reason="only the native decoder keeps planes")
@@ -91,7 +90,7 @@ def epoch(worker: Any, digest_batches: Any, number: int) -> list[str]:
 
 
 def describe(worker: Any) -> Any:
-    return _describe(parse_address(worker.address))
+    return status.describe(parse_address(worker.address))
 
 
 def until(worker: Any, reached: Callable[[Any], bool]) -> Any:

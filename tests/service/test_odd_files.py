@@ -15,7 +15,7 @@ from odd_corpus import SHARDS, Corpus, OddFile
 
 import feeder
 from feeder.batch import ChunkMaker
-from feeder.cli.service import _describe
+from feeder.cli import status
 from feeder.decode import decode_crop, open_decoder
 from feeder.errors import BadRecord, DataError
 from feeder.records import Dataset, RecordKeys
@@ -131,7 +131,7 @@ def test_every_odd_file_end_to_end(
     worker = start_worker(tmp_path / "images", *flags, name="images")
 
     def counters() -> Any:
-        return _describe(parse_address(worker.address))
+        return status.describe(parse_address(worker.address))
 
     with (
         feeder.connect(worker.address) as client,

@@ -18,7 +18,7 @@ import simplejpeg
 
 import feeder
 from feeder.cli import main
-from feeder.cli.service import _describe
+from feeder.cli.status import describe
 from feeder.records.seek import HEADER_BYTES, SLOT_BYTES
 from feeder.wire.address import parse_address
 
@@ -70,7 +70,7 @@ def batches(worker: Any, digest_batches: Any, epochs: int = EPOCHS) -> list[str]
 
 def seek_counts(worker: Any) -> tuple[int, ...]:
     """Used, learned, refused, torn, dropped."""
-    counters = _describe(parse_address(worker.address)).counters
+    counters = describe(parse_address(worker.address)).counters
     return (
         counters.seek_used,
         counters.seek_learned,

@@ -1,0 +1,97 @@
+"""Options that several commands have, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feeder.records import RecordKeys
+    from feeder.records.keys import FormatName
+
+__all__ = [
+    "add_dataset_options",
+    "add_record_options",
+    "label_base",
+    "positive",
+    "record_format",
+    "record_keys",
+]
+
+FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
+
+
+def add_record_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how records are read: format, keys, label base, place of the indexes."""
+    group = parser.add_argument_group("how the records are read")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="auto",
+        help="of the shards; auto: what their content says (%(default)s)",
+    )
+    group.add_argument(
+        "--image-key",
+        metavar="KEY",
+        help="where a record keeps its image: TFRecord feature (image/encoded), WebDataset suffixes "
+        "(jpg;jpeg;png;webp), Parquet column (image)",
+    )
+    group.add_argument(
+        "--label-key",
+        metavar="KEY",
+        help="the same for its class: image/class/label, cls;json, label; json:NAME names a value in a .json",
+    )
+    group.add_argument(
+        "--label-base",
+        type=label_base,
+        metavar="N",
+        help="label of the first class in the records (TFRecord 1, where 0 is background; others 0)",
+    )
+    group.add_argument(
+        "--index-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep indexes there, not beside the shards; workers that share it share the work of making them "
+        "(URLs need one)",
+    )
+
+
+def add_dataset_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a command that opens a data set: decoder, records, and whether indexes are built."""
+    parser.add_argument(
+        "--decoder",
+        choices=["auto", "native", "portable"],
+        default="auto",
+        help="native kernel, portable libraries, or the first that is there (default: %(default)s)",
+    )
+    add_record_options(parser)
+    parser.add_argument(
+        "--no-index-build", action="store_true", help="a missing or stale index is an error, not built"
+    )
+
+
+def record_keys(args: argparse.Namespace) -> RecordKeys:
+    """What the options say of the keys."""
+    from feeder.records import RecordKeys
+
+    return RecordKeys(args.image_key, args.label_key, args.label_base)
+
+
+def record_format(args: argparse.Namespace) -> FormatName | None:
+    """The format that the options say, or None where the content shall tell."""
+    return None if args.format == "auto" else args.format
+
+
+def label_base(text: str) -> int:
+    """The value of --label-base: a number from 0 on, as `feeder pack` writes it."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0 on, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """The value of an option that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
+    return int(text)

@@ -1,0 +1,182 @@
+"""`feeder status`: what workers say of themselves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from feeder.errors import WorkerUnavailable
+
+if TYPE_CHECKING:
+    from feeder.wire.address import Address
+    from feeder.wire.v1 import feeder_pb2 as pb
+
+__all__ = ["describe", "register"]
+
+STATUS_TIMEOUT_S = 5.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "status",
+        help="what workers serve and do",
+        description="Asks each worker what it serves and what it did since its start. Exit code 1 where one\n"
+        "does not answer, or where two serve different data or pixels under one name.",
+        epilog="examples:\n"
+        "  feeder status host1:50051,host2:50051\n"
+        "  feeder status unix:/run/feeder.sock --json\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("address", metavar="ADDR", help="host:port,host:port or unix:/path")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line and worker")
+    parser.set_defaults(run=_status)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from feeder.wire.address import parse_target
+
+    bad = False
+    prints: dict[str, str] = {}
+    for address in parse_target(args.address):
+        try:
+            reply = describe(address)
+        except WorkerUnavailable as error:
+            bad = True
+            _show({"address": str(address), "error": str(error)}, args.json, str(error))
+            continue
+        _show({"address": str(address)} | _as_dict(reply), args.json, _table(str(address), reply))
+        for name, value in _fingerprints(reply).items():
+            if prints.setdefault(name, value) != value:
+                bad = True
+                print(f"feeder: {address} has another {name} than a worker above", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def describe(address: Address) -> pb.DescribeReply:
+    """Asks one worker.
+
+    Raises:
+        FeederError: it does not answer, or is no worker.
+    """
+    import grpc
+
+    from feeder.client.workers import failure_of
+    from feeder.wire import DESCRIBE
+    from feeder.wire.channel import open_channel
+    from feeder.wire.v1 import feeder_pb2 as pb
+
+    with open_channel(address) as channel:
+        describe = channel.unary_unary(
+            DESCRIBE,
+            request_serializer=pb.DescribeRequest.SerializeToString,
+            response_deserializer=pb.DescribeReply.FromString,
+        )
+        try:
+            reply: pb.DescribeReply = describe(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise failure_of(error, str(address)) from None
+        return reply
+
+
+def _show(values: dict[str, Any], as_json: bool, text: str) -> None:
+    print(json.dumps(values) if as_json else text, flush=True)
+
+
+def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict
+
+    values: dict[str, Any] = MessageToDict(
+        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    # protobuf's JSON has 64-bit numbers as strings, for JavaScript's sake; they are numbers here.
+    for part, message in (
+        (values["counters"], reply.counters),
+        *zip(values["datasets"], reply.datasets, strict=True),
+        *zip(values["quarantine"], reply.quarantine, strict=True),
+        *([(values["cache"], reply.cache)] if reply.HasField("cache") else ()),
+        *([(values["encoded_cache"], reply.encoded_cache)] if reply.HasField("encoded_cache") else ()),
+    ):
+        part.update({name: getattr(message, name) for name in part})
+    return values
+
+
+def _fingerprints(reply: pb.DescribeReply) -> dict[str, str]:
+    prints = {f"fingerprint of {info.name!r}": info.fingerprint for info in reply.datasets}
+    return prints | {"pixel fingerprint": reply.pixel_fingerprint}
+
+
+def _table(address: str, reply: pb.DescribeReply) -> str:
+    counters = reply.counters
+    rate = counters.images / reply.uptime_s if reply.uptime_s else 0.0
+    width = max([8, *(len(info.name) for info in reply.datasets)])
+    lines = [
+        f"{address}: feeder {reply.version}, {reply.worker_id}, up {_duration(reply.uptime_s)}"
+        + (", DRAINING" if reply.draining else ""),
+        f"  decoder   {reply.decoder}, {reply.threads} thread{'s' * (reply.threads != 1)}, "
+        f"pixels {reply.pixel_fingerprint}",
+        f"  streams   {reply.live_streams} of {reply.max_streams}",
+        f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
+        f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
+        f"  arenas    {_size(counters.bytes_placed)} written into trainers' memory; socket "
+        f"{reply.side_socket or 'none'}",
+        f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
+        f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
+        f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
+        f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
+        f"requests {counters.idle_s:.1f} s (sums over threads, which share those "
+        "that decode)",
+    ]
+    if reply.HasField("cache"):
+        lines.append(f"  cache     {_cache(reply.cache)}")
+    if reply.HasField("encoded_cache"):
+        lines.append(f"  encoded   {_cache(reply.encoded_cache)}")
+    lines.append(f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint")
+    for info in reply.datasets:
+        lines.append(
+            f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {_size(info.bytes):>10}  "
+            f"{info.fingerprint[:12]}"
+        )
+    if reply.quarantine:
+        lines.append(f"  bad       {counters.bad_records:,} times; the newest records:")
+        for bad in list(reply.quarantine)[:10]:
+            lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
+    return "\n".join(lines)
+
+
+def _stores(counters: pb.Counters) -> str:
+    if not counters.store_requests:
+        return ""
+    return (
+        f", {counters.store_requests:,} requests to object stores, which spared {counters.store_merged:,} "
+        f"(neighbours)"
+    )
+
+
+def _cache(cache: pb.CacheInfo) -> str:
+    asked = cache.hits + cache.misses
+    return (
+        f"{cache.hits:,} hits of {asked:,} ({100 * cache.hits / asked if asked else 0:.1f} %), "
+        f"{cache.filled:,} records added, {_size(cache.bytes)} in {cache.segments:,} segments of at most "
+        f"{_size(cache.budget_bytes)}{', full' if cache.full else ''}, {cache.dropped:,} dropped"
+    )
+
+
+def _size(nbytes: float) -> str:
+    units = ["B", "kB", "MB", "GB", "TB", "PB"]
+    while nbytes >= 1000 and len(units) > 1:
+        nbytes /= 1000
+        del units[0]
+    return f"{nbytes:.3g} {units[0]}"
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h"

@@ -1,0 +1,165 @@
+"""`feeder worker`: a daemon that serves data sets."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from feeder.cli.cache import add_cache_options
+from feeder.cli.options import add_dataset_options, record_format, record_keys
+from feeder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from feeder.wire.address import Address
+
+__all__ = ["register"]
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "worker",
+        help="serve data sets to trainers",
+        description="Serves data sets until SIGTERM or SIGINT (Ctrl-C), which let it answer what it owes\n"
+        "and go; a second one forces it. Prints one line on stdout when it is ready; logs go to stderr.",
+        epilog="examples:\n"
+        "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --listen 0.0.0.0:50051\n"
+        "  feeder worker --dataset train='/data/train-*' --listen unix:/run/feeder.sock --threads 8\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        required=True,
+        metavar="NAME=PATTERN",
+        help="shards to serve as NAME: a file, a glob or a folder, or the URL of one (s3://bucket/train-*); "
+        "may be given many times, also with the same NAME to add shards to it",
+    )
+    parser.add_argument(
+        "--listen",
+        required=True,
+        metavar="ADDR",
+        help="host:port (port 0 takes any free one) or unix:/path",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="decode threads (default: CPUs that this process may use)"
+    )
+    parser.add_argument(
+        "--max-streams",
+        type=int,
+        default=64,
+        metavar="N",
+        help="consumers served at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="after SIGTERM or SIGINT, seconds until streams still owed answers are cut "
+        "(default: %(default)g)",
+    )
+    add_dataset_options(parser)
+    parser.add_argument(
+        "--seek",
+        choices=["learn", "use", "off"],
+        default="learn",
+        help="seek points, which make it cheaper to decode records again: keep them beside the indexes where "
+        "they can be written, only use what is there, or neither (default: %(default)s)",
+    )
+    add_cache_options(parser)
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="answer there for /metrics (Prometheus), /livez, /readyz and /startupz (default: nowhere)",
+    )
+    same_host = parser.add_argument_group("trainers on this host, whose memory batches are written into")
+    same_host.add_argument(
+        "--arena-bytes",
+        default="64GiB",
+        metavar="SIZE",
+        help="most of it that is mapped at a time; 0: they are served over the network (default: "
+        "%(default)s)",
+    )
+    same_host.add_argument(
+        "--arena-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder, your own, of the socket over which it is handed over (default: feeder in "
+        "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",
+    )
+    parser.set_defaults(run=_worker)
+
+
+def _worker(args: argparse.Namespace) -> int:
+    # NumPy comes with a pool of a thread for each CPU, whatever the quota, for which a worker has no use.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from feeder.cache import parse_size
+    from feeder.wire.address import parse_listen
+    from feeder.worker import WorkerConfig, serve
+
+    cached = args.cache_bytes or ("80%" if args.cache_dir or args.warm else None)
+    encoded = args.encoded_cache_bytes or ("80%" if args.encoded_cache_dir else None)
+
+    config = WorkerConfig(
+        datasets=_datasets(args.dataset),
+        listen=parse_listen(args.listen),
+        threads=args.threads,
+        max_streams=args.max_streams,
+        drain_s=args.drain_s,
+        decoder=args.decoder,
+        keys=record_keys(args),
+        format_name=record_format(args),
+        index_dir=args.index_dir,
+        build_index=not args.no_index_build,
+        seek=args.seek,
+        cache=None if cached is None else parse_size(cached),
+        cache_dir=args.cache_dir,
+        encoded=None if encoded is None else parse_size(encoded),
+        encoded_dir=args.encoded_cache_dir,
+        warm=args.warm,
+        http=None if args.http is None else parse_listen(args.http),
+        arena_bytes=_arena_bytes(args.arena_bytes),
+        arena_dir=args.arena_dir,
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
+    )
+
+    def ready(address: Address) -> None:
+        print(f"feeder worker listening on {address}", flush=True)
+
+    return serve(config, ready)
+
+
+def _arena_bytes(text: str) -> int:
+    from feeder.cache import parse_size
+
+    if text == "0":
+        return 0
+    nbytes = parse_size(text).nbytes
+    if nbytes is None:
+        raise ConfigError(f"--arena-bytes is a number of bytes, such as 8GiB, or 0; got {text!r}")
+    return nbytes
+
+
+def _datasets(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    from feeder.records.locations import redact
+
+    datasets: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, equals, pattern = text.partition("=")
+        if not (name and equals and pattern) or "://" in name:
+            raise ConfigError(
+                f"--dataset wants NAME=PATTERN, such as train=/data/train-*, got {redact(text)!r}"
+            )
+        if not name.isprintable():  # what is not UTF-8 comes as lone surrogates, which are not printable
+            raise ConfigError(f"a data set's name must be printable text in UTF-8, got {name!r}")
+        datasets[name] = (*datasets.get(name, ()), pattern)
+    return datasets
