@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import feeder
+from feeder.cli.settings import resolve
 from feeder.errors import FeederError
 
 __all__ = ["main"]
 
-_MODULES = ("data", "rewrite", "worker", "status", "preview", "cache", "bench", "plan", "train")
+_MODULES = ("data", "rewrite", "worker", "status", "preview", "config", "cache", "bench", "plan", "train")
 
 EXIT_FOUND_BAD = 1
 EXIT_ERROR = 2
@@ -41,9 +42,9 @@ Each command has a --help of its own.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 well, 1 found something bad, 2 error, 130 interrupted."""
-    args = _parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = args.run
     try:
+        args = _parse(_parser(), sys.argv[1:] if argv is None else list(argv))
+        run: Callable[[argparse.Namespace], int] = args.run
         code = run(args)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a full disk can still be reported
@@ -97,6 +98,23 @@ def _parser() -> argparse.ArgumentParser:
     for name in _MODULES:
         importlib.import_module(f"feeder.cli.{name}").register(subparsers)
     return parser
+
+
+def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """The command line, with what file and environment say to a command that asks them."""
+    command, words = parser, 0
+    while deeper := [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]:
+        name = argv[words] if words < len(argv) else ""
+        if name not in deeper[0].choices:
+            break
+        command, words = deeper[0].choices[name], words + 1
+    table: str | None = command.get_default("table")
+    if table is None:
+        return parser.parse_args(argv)
+    settings = resolve(command, table, argv[words:])
+    args = parser.parse_args(argv[:words] + settings.argv)
+    args.settings = settings
+    return args
 
 
 def _missing(error: ModuleNotFoundError) -> str:

@@ -47,7 +47,8 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--warm",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="fill the cache from the start with all records, not only with those that are asked for",
     )
 

@@ -67,7 +67,10 @@ def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     )
     add_record_options(parser)
     parser.add_argument(
-        "--no-index-build", action="store_true", help="a missing or stale index is an error, not built"
+        "--index-build",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="build a missing or stale index; without, it is an error",
     )
 
 

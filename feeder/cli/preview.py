@@ -131,7 +131,7 @@ def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]
             keys=record_keys(args),
             format_name=record_format(args),
             index_dir=args.index_dir,
-            build=not args.no_index_build,
+            build=args.index_build,
             progress=sys.stderr.isatty(),
         ) as dataset,
         closing(open_decoder(decode_threads()[0], args.decoder)) as decoder,

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from feeder.cli.cache import add_cache_options
 from feeder.cli.options import add_dataset_options, record_format, record_keys
+from feeder.cli.settings import Settings, add_config_option
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.wire.address import Address
+    from feeder.worker import WorkerConfig
 
-__all__ = ["register"]
+__all__ = ["add_worker_options", "register", "worker_config"]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,6 +34,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_worker_options(parser)
+    parser.set_defaults(run=_worker)
+
+
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
+    """Adds all that a worker can be told."""
+    add_config_option(parser, "worker")
     parser.add_argument(
         "--dataset",
         action="append",
@@ -93,21 +102,47 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="folder, your own, of the socket over which it is handed over (default: feeder in "
         "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",
     )
-    parser.set_defaults(run=_worker)
 
 
 def _worker(args: argparse.Namespace) -> int:
     # NumPy comes with a pool of a thread for each CPU, whatever the quota, for which a worker has no use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    from feeder.worker import serve
+
+    config = worker_config(args)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
+    )
+
+    def ready(address: Address) -> None:
+        print(f"feeder worker listening on {address}", flush=True)
+
+    return serve(config, ready)
+
+
+def worker_config(args: argparse.Namespace) -> WorkerConfig:
+    """What the options say, checked.
+
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+    settings: Settings = args.settings
+    try:
+        return _worker_config(args)
+    except ConfigError as error:
+        raise ConfigError(settings.blame(str(error))) from None
+
+
+def _worker_config(args: argparse.Namespace) -> WorkerConfig:
     from feeder.cache import parse_size
     from feeder.wire.address import parse_listen
-    from feeder.worker import WorkerConfig, serve
+    from feeder.worker import WorkerConfig
 
     cached = args.cache_bytes or ("80%" if args.cache_dir or args.warm else None)
     encoded = args.encoded_cache_bytes or ("80%" if args.encoded_cache_dir else None)
 
-    config = WorkerConfig(
+    return WorkerConfig(
         datasets=_datasets(args.dataset),
         listen=parse_listen(args.listen),
         threads=args.threads,
@@ -117,7 +152,7 @@ def _worker(args: argparse.Namespace) -> int:
         keys=record_keys(args),
         format_name=record_format(args),
         index_dir=args.index_dir,
-        build_index=not args.no_index_build,
+        build_index=args.index_build,
         seek=args.seek,
         cache=None if cached is None else parse_size(cached),
         cache_dir=args.cache_dir,
@@ -128,14 +163,6 @@ def _worker(args: argparse.Namespace) -> int:
         arena_bytes=_arena_bytes(args.arena_bytes),
         arena_dir=args.arena_dir,
     )
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
-    )
-
-    def ready(address: Address) -> None:
-        print(f"feeder worker listening on {address}", flush=True)
-
-    return serve(config, ready)
 
 
 def _arena_bytes(text: str) -> int:
