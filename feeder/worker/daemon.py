@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import select
@@ -37,6 +38,7 @@ from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
+from feeder.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from feeder.worker.http import HttpSide
@@ -55,6 +57,9 @@ REFLECTION_STREAMS = 4
 """At a time, half of the spare threads: such a stream keeps its thread for as long as the client likes."""
 
 STOP_GRACE_S = 1.0
+
+STOP_MARGIN_S = 15.0
+"""What the end may take beyond the drain: closing what was open, each within a deadline of its own."""
 
 EXIT_CUT = 1
 """Exit code where streams were cut, because drain_s passed or a second signal came."""
@@ -78,9 +83,12 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
     with ExitStack() as stack:
         # Until here a signal ends the process as usual: an index in the making is not waited for.
         worker = _Worker(config, stack)
-        inbox = stack.enter_context(_Inbox())
+        supervisor = Supervisor()
+        inbox = stack.enter_context(_Inbox(supervisor))
         on_ready(worker.address)
+        supervisor.ready(f"serving at {worker.address}")
         log.info("%s came", inbox.get())
+        supervisor.stopping(config.drain_s + STOP_MARGIN_S)
         return worker.drain(inbox)
 
 
@@ -145,7 +153,8 @@ class _Inbox:
 
     IDLE = 0
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self._receive, self._send = os.pipe()
         os.set_blocking(self._send, False)
 
@@ -165,10 +174,17 @@ class _Inbox:
         os.write(self._send, bytes([self.IDLE]))
 
     def get(self, timeout_s: float | None = None) -> str | None:
-        """What came first; None after the timeout."""
-        ready, _, _ = select.select([self._receive], [], [], timeout_s)
-        if not ready:
-            return None
+        """What came first; None after the timeout. Who supervises the process hears from it meanwhile."""
+        until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        beat_s = self._supervisor.beat_s or math.inf
+        while True:
+            wait_s = min(max(0.0, until_s - time.monotonic()), beat_s)
+            ready, _, _ = select.select([self._receive], [], [], None if wait_s == math.inf else wait_s)
+            if ready:
+                break
+            if time.monotonic() >= until_s:
+                return None
+            self._supervisor.beat()
         number = os.read(self._receive, 1)[0]
         return "all streams ended" if number == self.IDLE else signal.Signals(number).name
 

@@ -131,3 +131,24 @@ def test_a_port_in_use_is_named() -> None:
         pytest.raises(ConfigError, match=r"cannot listen on .* for HTTP"),
     ):
         HttpSide(side.address)
+
+
+def test_workers_needed_follows_the_share_of_time_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    counters = pb.Counters()
+    registry = metrics.registry_of(lambda: pb.DescribeReply(counters=counters))
+
+    def needed() -> float | None:
+        return registry.get_sample_value("feeder_workers_needed")
+
+    assert needed() == 0  # nothing was asked for yet
+    counters.decode_s, counters.idle_s = 75, 25
+    now_s += 61
+    assert needed() == pytest.approx(1.0)
+    counters.decode_s += 60  # at work all the time since
+    now_s += 61
+    assert needed() == pytest.approx(1 / 0.75)
+    counters.idle_s += 60
+    now_s += 61
+    assert needed() == 0
