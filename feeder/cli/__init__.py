@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import feeder
 from feeder.cli.settings import resolve
@@ -85,6 +86,20 @@ def _drop_output() -> None:
     os.close(null)
 
 
+class _Version(argparse.Action):
+    """Says which kernel there is, too, and so imports it only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        try:
+            from feeder.decode._kernel import LEVELS
+        except ModuleNotFoundError:
+            decoder = "no native kernel"
+        else:
+            decoder = f"native kernel ({LEVELS[-1]})"
+        print(f"feeder {feeder.__version__}, {decoder}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="feeder",
@@ -93,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"feeder {feeder.__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show version and decoder, and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in _MODULES:
         importlib.import_module(f"feeder.cli.{name}").register(subparsers)

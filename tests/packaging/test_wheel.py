@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -91,3 +93,32 @@ def test_a_client_imports_nothing_that_reads_or_decodes(tmp_path: Path) -> None:
         "torch",
     )
     assert not [module for module in loaded if module.startswith(forbidden)]
+
+    # As on a machine that has Python and nothing else: no compiler, no index, and what feeder wants is there.
+    venv = tmp_path / "venv"
+    bare = {"PATH": str(venv / "bin"), "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, env=bare)
+    (own,) = venv.glob("lib/python*/site-packages")
+    (own / "others.pth").write_text(f"{sysconfig.get_path('platlib')}\n{sysconfig.get_path('purelib')}\n")
+    said = subprocess.run(
+        [str(venv / "bin" / "feeder"), "--version"], check=True, env=bare, capture_output=True, text=True
+    ).stdout
+    assert re.fullmatch(r"feeder \d+\.\d+\.\d+, native kernel \(\w+\)\n", said)
+
+
+@pytest.mark.timeout(400)
+def test_the_source_distribution_has_what_a_build_needs(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    (archive,) = tmp_path.glob("feeder-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    tracked = subprocess.run(
+        ["git", "ls-files", "feeder", "protos", *BUILD_INPUTS], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    assert {name for name in tracked if "/fuzz/corpus/" not in name} <= names
