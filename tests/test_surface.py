@@ -27,6 +27,7 @@ ALLOWED = {
     "records": set(),
     "order": set(),
     "decode": {"records", "order"},
+    "quality": {"records", "decode"},
     "cache": {"records", "order", "decode"},
     "batch": {"records", "order", "decode", "cache"},
     "wire": {"records", "order", "decode", "cache", "batch"},

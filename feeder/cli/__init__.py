@@ -20,7 +20,19 @@ from feeder.errors import FeederError
 
 __all__ = ["main"]
 
-_MODULES = ("data", "rewrite", "worker", "status", "preview", "config", "cache", "bench", "plan", "train")
+_MODULES = (
+    "data",
+    "verify",
+    "rewrite",
+    "worker",
+    "status",
+    "preview",
+    "config",
+    "cache",
+    "bench",
+    "plan",
+    "train",
+)
 
 EXIT_FOUND_BAD = 1
 EXIT_ERROR = 2

@@ -1,4 +1,4 @@
-"""`feeder pack`, `synth`, `index` and `verify`: making data sets and checking them."""
+"""`feeder pack`, `synth` and `index`: making data sets and their indexes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from feeder.cli.learn import Learned
     from feeder.records.objects import Shard
 
-__all__ = ["EXIT_FOUND_BAD", "Subparsers", "clean_on_sigterm", "register"]
+__all__ = ["EXIT_FOUND_BAD", "Subparsers", "clean_on_sigterm", "count", "register"]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -70,24 +70,12 @@ examples:
   feeder index 's3://bucket/imagenet/train-*' --index-dir /shared/indexes
 """
 
-_VERIFY = """\
-Reads every record, checks its crc, and decodes every row of its image. Lists what is bad, one record a
-line: shard, number in the shard, reason. Indexes that are missing are built, as by feeder index. Exit code
-0: all good, 1: something is bad, 2: it could not be checked.
-"""
-_VERIFY_EXAMPLES = """\
-examples:
-  feeder verify shards/
-  feeder verify '/data/imagenet/train-*' --json > report.json
-"""
-
 
 def register(subparsers: Subparsers) -> None:
     """Adds the commands of this module."""
     _register_pack(subparsers)
     _register_synth(subparsers)
     _register_index(subparsers)
-    _register_verify(subparsers)
 
 
 def clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -194,11 +182,11 @@ def _pack(args: argparse.Namespace) -> int:
     for file, reason in result.skipped:
         print(f"skipped {file}: {reason}", file=sys.stderr)
     held = f" and {result.holdout} held out" if result.holdout else ""
-    skipped = f", {_count(len(result.skipped), 'file')} skipped" if result.skipped else ""
+    skipped = f", {count(len(result.skipped), 'file')} skipped" if result.skipped else ""
     print(
-        f"{args.dst}: {_count(result.records, 'image')}{held} "
-        f"of {_count(len(result.classes), 'class', 'classes')} "
-        f"in {_count(len(result.shards), 'shard')}, {result.nbytes / 1e6:.1f} MB{skipped}"
+        f"{args.dst}: {count(result.records, 'image')}{held} "
+        f"of {count(len(result.classes), 'class', 'classes')} "
+        f"in {count(len(result.shards), 'shard')}, {result.nbytes / 1e6:.1f} MB{skipped}"
     )
     return 0
 
@@ -226,7 +214,7 @@ def _synth(args: argparse.Namespace) -> int:
 
     result = synth(args.dst, args.images, args.classes, seed=args.seed, jobs=args.jobs, progress=_progress())
     print(
-        f"{args.dst}: {_count(result.images, 'image')} of {_count(len(result.classes), 'class', 'classes')}, "
+        f"{args.dst}: {count(result.images, 'image')} of {count(len(result.classes), 'class', 'classes')}, "
         f"{result.nbytes / 1e6:.1f} MB"
     )
     return 0
@@ -305,8 +293,8 @@ def _index(args: argparse.Namespace) -> int:
     rate = read / 1e6 / max(seconds, 1e-9)
     speed = f" at {rate:.0f} MB/s" if built else ""
     print(
-        f"{_count(len(shards), 'shard')}, {_count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
-        f"{_count(len(built), 'index', 'indexes')} built{speed}"
+        f"{count(len(shards), 'shard')}, {count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
+        f"{count(len(built), 'index', 'indexes')} built{speed}"
     )
     slow = [
         f"{path}: is compressed with {index.codec}: a worker reads it after `feeder rewrite`"
@@ -318,20 +306,20 @@ def _index(args: argparse.Namespace) -> int:
     for line in slow[:SLOW_SHOWN]:
         print(line, file=sys.stderr)
     if len(slow) > SLOW_SHOWN:
-        print(f"and {_count(len(slow) - SLOW_SHOWN, 'shard')} more like these", file=sys.stderr)
+        print(f"and {count(len(slow) - SLOW_SHOWN, 'shard')} more like these", file=sys.stderr)
     if learned:
         print(
-            f"seek points of {_count(learned.records, 'record')}: {learned.complete:,} complete, "
+            f"seek points of {count(learned.records, 'record')}: {learned.complete:,} complete, "
             f"{learned.partial:,} partial (damaged images), {learned.none + learned.bad:,} impossible (no "
             f"baseline JPEG, or bad); {learned.learned:,} learned now"
         )
         if learned.damaged:
             print(
-                f"{_count(learned.damaged, 'image')} damaged: run feeder verify to list them",
+                f"{count(learned.damaged, 'image')} damaged: run feeder verify to list them",
                 file=sys.stderr,
             )
     if bad:
-        print(f"{_count(bad, 'record')} cannot be used: run feeder verify to list them", file=sys.stderr)
+        print(f"{count(bad, 'record')} cannot be used: run feeder verify to list them", file=sys.stderr)
     return 0
 
 
@@ -351,57 +339,8 @@ def _learn(args: argparse.Namespace) -> Learned:
         return learn(dataset, force=args.force, jobs=args.jobs, progress=_progress())
 
 
-def _register_verify(subparsers: Subparsers) -> None:
-    parser = _command(
-        subparsers,
-        "verify",
-        "check the crc of every record and decode every image",
-        _VERIFY,
-        _VERIFY_EXAMPLES,
-    )
-    parser.add_argument(
-        "patterns", nargs="+", metavar="PATTERN", help="shard, glob or folder, or the URL of one"
-    )
-    add_record_options(parser)
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_verify)
-
-
-def _verify(args: argparse.Namespace) -> int:
-    from feeder.cli.verify import verify
-    from feeder.records import Dataset
-
-    with Dataset.open(
-        "verify",
-        args.patterns,
-        keys=record_keys(args),
-        index_dir=args.index_dir,
-        jobs=args.jobs,
-        progress=_progress(),
-        format_name=record_format(args),
-    ) as dataset:
-        bad = verify(dataset, jobs=args.jobs, progress=_progress())
-        records, shards = len(dataset), len(dataset.shards)
-    if args.json:
-        _print_json(
-            {
-                "records": records,
-                "shards": shards,
-                "bad": [
-                    {"shard": error.shard, "index": error.index, "reason": error.reason} for error in bad
-                ],
-            }
-        )
-    else:
-        for error in bad:
-            print(f"{error.shard}\t{error.index}\t{error.reason}")
-        counted = f"{_count(records, 'record')} in {_count(shards, 'shard')}"
-        print(f"{counted}: {len(bad) or 'none'} bad", file=sys.stderr)
-    return EXIT_FOUND_BAD if bad else 0
-
-
-def _count(number: int, one: str, many: str = "") -> str:
+def count(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.cli.walk import walk
 from feeder.decode import SEEK_BYTES, SeekPoints, open_decoder
 from feeder.errors import BadRecord, StorageError
 from feeder.records import Dataset
 from feeder.records.seek import COMPLETE, CUT
+from feeder.records.walk import walk
 
 __all__ = ["Learned", "learn"]
 
@@ -108,7 +108,8 @@ def learn(
             return Learned(**counts, learned=len(records), damaged=damaged)
 
         return sum(
-            walk(len(dataset), work, threads=threads, doing="learning", progress=progress), start=Learned()
+            walk([range(len(dataset))], work, threads=threads, doing="learning", progress=progress),
+            start=Learned(),
         )
 
 

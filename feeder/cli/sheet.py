@@ -29,6 +29,11 @@ _INK = (40, 40, 40)
 def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -> None:
     """Writes a PNG of images uint8 [n, H, W, 3] in a grid up to twice as wide as high, a caption under each.
 
+    Args:
+        path: of the file.
+        images: what is shown.
+        captions: of one line or several; what does not fit is cut.
+
     Raises:
         ConfigError: no image, or the file cannot be written.
     """
@@ -37,14 +42,17 @@ def save_sheet(path: Path, images: NDArray[np.uint8], captions: Sequence[str]) -
     count, height, width, _ = images.shape
     columns = _columns(count)
     rows = math.ceil(count / columns)
-    step_x, step_y = width + _GAP, height + _CAPTION + _GAP
+    lines = max(caption.count("\n") + 1 for caption in captions)
+    step_x, step_y = width + _GAP, height + lines * _CAPTION + _GAP
     sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default()
     for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
         x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
         sheet.paste(Image.fromarray(pixels), (x, y))
-        draw.text((x, y + height + 1), _fit(draw, font, caption, width), fill=_INK, font=font)
+        for line, text in enumerate(caption.split("\n")):
+            at = x, y + height + line * _CAPTION + 1
+            draw.text(at, _fit(draw, font, text, width), fill=_INK, font=font)
     if not path.name:
         raise ConfigError(f"cannot write {path}: it is a folder, name a file in it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -67,6 +67,8 @@ class ImageHeader:
         scans: scans of a JPEG that has several; 1 otherwise.
         process: second byte of the frame marker of a JPEG, such as 0xC2; 0 for other formats.
         scan_at: offset of the marker of a JPEG's first scan.
+        mode: colours of a JPEG, as libjpeg guesses them: gray, YCbCr, RGB, CMYK or YCCK; "" otherwise.
+        sampling: sampling factors of each component of a JPEG, across in the high four bits, down in the low.
     """
 
     format: Format
@@ -76,6 +78,8 @@ class ImageHeader:
     scans: int = 1
     process: int = 0
     scan_at: int = 0
+    mode: str = ""
+    sampling: bytes = b""
 
     @property
     def is_arithmetic(self) -> bool:
@@ -165,6 +169,9 @@ def _jpeg(data: bytes | memoryview) -> ImageHeader:
     at = 2
     frame: ImageHeader | None = None
     process = 0
+    ids = b""
+    has_jfif = False
+    adobe: int | None = None
     while True:
         while at < size and view[at] != 0xFF:
             at += 1
@@ -190,10 +197,16 @@ def _jpeg(data: bytes | memoryview) -> ImageHeader:
                 raise DataError("JPEG with two frame headers")
             process = marker
             frame = _frame(view[at : at + length], marker)
+            ids = bytes(view[at + 8 : at + length : 3])
+        elif marker == 0xE0:
+            has_jfif = has_jfif or (length >= 16 and bytes(view[at + 2 : at + 7]) == b"JFIF\0")
+        elif marker == 0xEE and length >= 14 and bytes(view[at + 2 : at + 7]) == b"Adobe":
+            adobe = view[at + 13]
         elif marker == 0xDA:
             if frame is None:
                 raise DataError("JPEG with a scan before its frame header")
-            frame = replace(frame, process=process, scan_at=at - 2)
+            mode = _mode(ids, has_jfif, adobe)
+            frame = replace(frame, process=process, scan_at=at - 2, mode=mode)
             return _check_scans(view, at + length, frame, in_scan=view[at + 2])
         at += length
 
@@ -210,7 +223,18 @@ def _frame(segment: memoryview, marker: int) -> ImageHeader:
         raise DataError(f"JPEG of {precision} bits a sample, only 8 are supported")
     if components not in (1, 3, 4):
         raise DataError(f"JPEG of {components} components, only 1, 3 and 4 are supported")
-    return ImageHeader("JPEG", width, height, components)
+    return ImageHeader("JPEG", width, height, components, sampling=bytes(segment[9::3]))
+
+
+def _mode(ids: bytes, has_jfif: bool, adobe: int | None) -> str:
+    """The guess of libjpeg's default_decompress_parms, from component ids and Adobe's transform."""
+    if len(ids) == 1:
+        return "gray"
+    if len(ids) == 4:
+        return "CMYK" if adobe in (None, 0) else "YCCK"
+    if has_jfif:
+        return "YCbCr"
+    return "RGB" if adobe == 0 or (adobe is None and ids == b"RGB") else "YCbCr"
 
 
 def _check_scans(view: memoryview, at: int, frame: ImageHeader, in_scan: int) -> ImageHeader:

@@ -61,6 +61,7 @@ class ShardInfo:
     Attributes:
         name: file name, which errors and quarantine lists use.
         path: file or object.
+        format: of its records.
         records: entries in the index, bad ones and the one that stands for a damaged tail included.
         nbytes: bytes of all of them: payloads of TFRecords, images of other formats.
         damage: why the shard cannot be read to its end, or None.
@@ -69,6 +70,7 @@ class ShardInfo:
 
     name: str
     path: Shard
+    format: FormatName
     records: int
     nbytes: int
     damage: str | None
@@ -173,7 +175,7 @@ class Dataset:
         self.name = name
         self.fingerprint = fingerprint(indexes)
         self.shards = tuple(
-            ShardInfo(path.name, path, len(index), index.nbytes, index.damage, slowness(index))
+            ShardInfo(path.name, path, index.format, len(index), index.nbytes, index.damage, slowness(index))
             for path, index in zip(shards, indexes, strict=True)
         )
         self.nbytes = sum(shard.nbytes for shard in self.shards)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,31 +19,36 @@ T = TypeVar("T")
 
 
 def walk(
-    records: int,
+    runs: Sequence[range],
     work: Callable[[range, threading.Event], T],
     *,
     threads: int,
     doing: str,
     progress: bool,
-) -> Iterator[T]:
+    unit: str = "record",
+    done: int = 0,
+) -> Generator[T, None, None]:
     """What `work` returns of each chunk of records, in their order; exhaust it, or close it.
 
     Args:
-        records: they are numbered from 0.
+        runs: numbers of records, each run in steps of 1; no chunk crosses from one run into another.
         work: is told the numbers of a chunk, and an event that says that it may stop early; from a thread.
         threads: number of threads.
         doing: what the bar calls it.
         progress: show a bar on stderr.
+        unit: what the bar counts.
+        done: how many are done already; the bar begins there.
 
     Raises:
         Whatever `work` raises, at its first chunk that does.
     """
     stop = threading.Event()
+    total = done + sum(map(len, runs))
     with (
-        tqdm(total=records, desc=doing, unit="record", disable=not progress) as bar,
+        tqdm(total=total, initial=done, desc=doing, unit=unit, disable=not progress) as bar,
         ThreadPoolExecutor(threads, thread_name_prefix=f"feeder-{doing}") as pool,
     ):
-        chunks = (range(first, min(first + CHUNK, records)) for first in range(0, records, CHUNK))
+        chunks = (run[first : first + CHUNK] for run in runs for first in range(0, len(run), CHUNK))
         waiting: deque[tuple[range, Future[T]]] = deque()
         try:
             while True:
