@@ -218,8 +218,11 @@ def _draw(path: Path, dataset: Dataset, checked: Checked, reviewed: Review) -> N
         print(f"{path}: not drawn, nothing was flagged", file=sys.stderr)
         return
     numbers = sorted(captions)
-    places = [" ".join(map(str, dataset.locate(number))) for number in numbers]
-    texts = [f"{captions[number]}\n{place}" for number, place in zip(numbers, places, strict=True)]
+    places = [dataset.locate(number) for number in numbers]
+    texts = [
+        f"{captions[number]}\n{index} in {shard}"
+        for number, (shard, index) in zip(numbers, places, strict=True)
+    ]
     save_sheet(path, pictures(dataset, numbers), texts)
 
 

@@ -66,13 +66,19 @@ def describe(row: np.void, image: memoryview, header: ImageHeader) -> None:
     row["process"] = header.process
 
 
-def spreads(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """How much is in pictures uint8 [n, H, W, 3]: float32 [n], 0 where all pixels are alike, at most 127.5.
+def spreads(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """How much is in pictures uint8 [n, SIDE, SIDE, 3]: float64 [n] in [0, 127.5], 0 where they are plain.
 
     It is the standard deviation of the levels of the colour that has the largest.
     """
-    levels = thumbnails.reshape(len(thumbnails), -1, 3).astype(np.float32)
-    largest: npt.NDArray[np.float32] = levels.std(axis=1).max(axis=1, initial=0)
+    count, height, width, _ = thumbnails.shape
+    pixels = height * width
+    # Whole rows are summed first: over three colours, NumPy's own std takes twenty times as long.
+    levels = thumbnails.reshape(count, height, 3 * width)
+    sums = levels.sum(axis=1, dtype=np.uint32).reshape(count, width, 3).sum(axis=1)
+    squares = np.square(levels, dtype=np.uint16).sum(axis=1, dtype=np.uint32)
+    variances = (squares.reshape(count, width, 3).sum(axis=1) - sums * sums / pixels) / pixels
+    largest: npt.NDArray[np.float64] = np.sqrt(variances.clip(0)).max(axis=1, initial=0)
     return largest
 
 
