@@ -170,6 +170,8 @@ def _verify(args: argparse.Namespace) -> int:
         if state is not None:
             for line in state.passed_over:
                 print(line, file=sys.stderr)
+            if checked.resumed:
+                print(f"{checked.resumed} of {len(dataset)} records were done before", file=sys.stderr)
             state.clear()
     found = checked.reasons or (args.strict and any(reviewed.counts.values()))
     return EXIT_FOUND_BAD if found else 0

@@ -124,7 +124,7 @@ class State:
         """Removes all that is kept, also what was passed over, and the folder if nothing else is there."""
         shutil.rmtree(self.indexes, ignore_errors=True)
         with contextlib.suppress(OSError):
-            for path in self.folder.glob(f"*{SUFFIX}"):
+            for path in [*self.folder.glob(f"*{SUFFIX}"), *self.folder.glob(f".*{SUFFIX}.*.tmp")]:
                 path.unlink()
             self.folder.rmdir()
 
@@ -150,12 +150,12 @@ def _parse(data: bytes, piece: Piece) -> tuple[Rows, dict[int, str]]:
     """
     if not data.startswith(_MAGIC):
         raise ValueError("is damaged, or of another version of feeder")
-    body = memoryview(data)[len(_MAGIC) + 4 :]
+    body = data[len(_MAGIC) + 4 :]
     if google_crc32c.value(body) != int.from_bytes(data[len(_MAGIC) :][:4], "little"):
         raise ValueError("is damaged: its crc32c is wrong")
     count, length = _HEAD.unpack_from(body)
     at = _HEAD.size
-    said = json.loads(bytes(body[at : at + length]))
+    said = json.loads(body[at : at + length])
     rows = np.frombuffer(body[at + length :], ROW)
     if not count == len(rows) == len(piece.numbers):
         raise ValueError(f"holds {len(rows)} records instead of {len(piece.numbers)}")
