@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 
 from bench import contest, harness, tables
 from bench.contest import Entry
-from bench.contestant import Contestant, ContestantFailed, NotInstalled, rival
+from bench.contestant import Contestant, ContestantFailed, exit_code, rival
 from bench.inputs import DecodeInput, decode_input, subsamplings
 from bench.oracle import Agreement
 
@@ -104,22 +103,23 @@ def run(
         results = harness.interleave(
             turns,
             rounds,
-            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+            progress=tables.round_progress(rounds),
         )
         facts = {name: one.facts for name, one in contestants.items()}
     tables.progress("weighing planes")
     memory = _weigh(data)
     tables.progress("")
 
-    head = harness.environment(cores, harness.installed("numpy", "pyarrow", "Pillow"))
-    head |= {
-        "bench": "cache",
-        "run": uuid.uuid4().hex[:12],
-        "threads": 1,
-        "size": size,
-        "batch": contest.BATCH,
-        "rounds": rounds,
-    } | data.facts()
+    head = harness.head_row(
+        "cache",
+        cores,
+        ("numpy", "pyarrow", "Pillow"),
+        threads=1,
+        size=size,
+        batch=contest.BATCH,
+        rounds=rounds,
+        **data.facts(),
+    )
     shares = {entry.name: share for entry, share in SHARES.items()}
     rows = [
         harness.contestant_row(head["run"], name, results[CACHED.name], results[name])
@@ -132,16 +132,13 @@ def run(
         head["run"], {name: results[name] for name in INDEXING}, shard_bytes / len(data.files)
     )
     rows += [{"kind": "memory", "run": head["run"]} | one for one in memory]
-    rows += [
-        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
-        for name, error in left_out.items()
-    ]
-    summary = {"kind": "summary", "run": head["run"], "feeder": CACHED.name, "compared": compared(rows)}
+    rows += harness.left_out_rows(head["run"], left_out)
+    summary = harness.summary_row(head["run"], compared(rows), CACHED.name)
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:
         print(tables.cache_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
-    return 1 if any(not isinstance(error, NotInstalled) for error in left_out.values()) else 0
+    return exit_code(left_out)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

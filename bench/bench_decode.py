@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench import contest, harness, tables
-from bench.contestant import Contestant, ContestantFailed, NotInstalled
+from bench.contestant import Contestant, ContestantFailed, exit_code
 from bench.inputs import decode_input
 from bench.oracle import Agreement
 
@@ -74,20 +73,21 @@ def run(
                 for name, contestant in contestants.items()
             },
             rounds,
-            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+            progress=tables.round_progress(rounds),
         )
         facts = {name: contestant.facts for name, contestant in contestants.items()}
     tables.progress("")
 
-    head = harness.environment(cores, harness.installed("numpy", "Pillow", "pillow-simd", "simplejpeg"))
-    head |= {
-        "bench": "decode",
-        "run": uuid.uuid4().hex[:12],
-        "threads": threads,
-        "size": size,
-        "batch": contest.BATCH,
-        "rounds": rounds,
-    } | data.facts()
+    head = harness.head_row(
+        "decode",
+        cores,
+        ("numpy", "Pillow", "pillow-simd", "simplejpeg"),
+        threads=threads,
+        size=size,
+        batch=contest.BATCH,
+        rounds=rounds,
+        **data.facts(),
+    )
     ours, with_seek = results[reference.name], results.get(contest.FEEDER["seek"].name)
     rows = [
         harness.contestant_row(head["run"], name, ours, theirs, with_seek)
@@ -95,21 +95,13 @@ def run(
         | {"agreement": asdict(checks[name])}
         for name, theirs in results.items()
     ]
-    rows += [
-        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
-        for name, error in left_out.items()
-    ]
-    summary = {
-        "kind": "summary",
-        "run": head["run"],
-        "feeder": reference.name,
-        "compared": compared(rows),
-    }
+    rows += harness.left_out_rows(head["run"], left_out)
+    summary = harness.summary_row(head["run"], compared(rows), reference.name)
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:
         print(tables.decode_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
-    return 1 if any(not isinstance(error, NotInstalled) for error in left_out.values()) else 0
+    return exit_code(left_out)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

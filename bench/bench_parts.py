@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,21 +94,22 @@ def run(
             results = harness.interleave(
                 {str(one): functools.partial(_round, stages, one) for one in PASSES},
                 rounds,
-                progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+                progress=tables.round_progress(rounds),
             )
     counted = decode_input(folder, min(images, COUNTED_IMAGES)) if instructions else None
     counts = {} if counted is None else _instructions(counted, size, cores[0])
     tables.progress("")
 
-    head = harness.environment(cores, harness.installed("numpy", "google-crc32c"))
-    head |= {
-        "bench": "parts",
-        "run": uuid.uuid4().hex[:12],
-        "threads": 1,
-        "size": size,
-        "rounds": rounds,
-        "decoder": stages.facts["decoder"],
-    } | data.facts()
+    head = harness.head_row(
+        "parts",
+        cores,
+        ("numpy", "google-crc32c"),
+        threads=1,
+        size=size,
+        rounds=rounds,
+        decoder=stages.facts["decoder"],
+        **data.facts(),
+    )
     if counted is not None:
         head["counted_images"] = len(counted.files)
     rows = [
@@ -117,7 +117,7 @@ def run(
         for part in PARTS
         for seek in (False, True)
     ]
-    summary = {"kind": "summary", "run": head["run"], "compared": {}}
+    summary = harness.summary_row(head["run"], {})
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:

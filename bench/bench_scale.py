@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import tempfile
-import uuid
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from bench import contest, harness, tables
 from bench.contest import Entry
-from bench.contestant import Contestant, ContestantFailed, NotInstalled
+from bench.contestant import Contestant, ContestantFailed, exit_code
 from bench.inputs import DecodeInput, decode_input, with_area, write_resized
 
 __all__ = ["run"]
@@ -73,14 +72,15 @@ def run(
     """
     data = decode_input(folder, images)
     cores = harness.choose_cores(len(os.sched_getaffinity(0)))
-    head = harness.environment(cores, harness.installed("numpy", "Pillow", "pillow-simd"))
-    head |= {
-        "bench": "scale",
-        "run": uuid.uuid4().hex[:12],
-        "size": size,
-        "batch": contest.BATCH,
-        "rounds": rounds,
-    } | data.facts()
+    head = harness.head_row(
+        "scale",
+        cores,
+        ("numpy", "Pillow", "pillow-simd"),
+        size=size,
+        batch=contest.BATCH,
+        rounds=rounds,
+        **data.facts(),
+    )
     settings = Settings(head, rounds, size, {})
     entries = [contest.FEEDER["native"], contest.FEEDER["seek"]]
     others = [entry for entry in contest.RIVALS if rivals and entry.name in COMPARED]
@@ -93,13 +93,13 @@ def run(
         {"kind": "left_out", "run": head["run"], "contestant": name, "reason": f"{where}: {error}"}
         for (name, where), error in settings.left_out.items()
     ]
-    summary = {"kind": "summary", "run": head["run"], "compared": {}}
+    summary = harness.summary_row(head["run"], {})
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:
         left_out = [row["reason"] for row in rows if row["kind"] == "left_out"]
         print(tables.scale_table(rows), *left_out, sep="\n")
-    return 1 if any(not isinstance(error, NotInstalled) for error in settings.left_out.values()) else 0
+    return exit_code(settings.left_out)
 
 
 def _over_threads(

@@ -14,7 +14,6 @@ import functools
 import os
 import sys
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,9 @@ from bench import harness, tables
 from bench.contestant import (
     Contestant,
     ContestantFailed,
-    NotInstalled,
     Process,
     cpu_seconds,
+    exit_code,
     rival,
     settle,
 )
@@ -159,24 +158,24 @@ def run(
         results = harness.interleave(
             {name: functools.partial(party.round, batches) for name, party in parties.items()},
             rounds,
-            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+            progress=tables.round_progress(rounds),
         )
         facts = {name: party.consumer.facts for name, party in parties.items()}
         shard_bytes = sum(map(os.path.getsize, job.shards))
     tables.progress("")
 
-    head = harness.environment(cores, harness.installed("numpy", "grpcio", "protobuf", "google-crc32c"))
-    head |= {
-        "bench": "service",
-        "run": uuid.uuid4().hex[:12],
-        "threads": job.threads,
-        "size": size,
-        "batch": BATCH,
-        "batches": batches,
-        "rounds": rounds,
-        "shards": len(job.shards),
-        "shard_bytes": shard_bytes,
-    }
+    head = harness.head_row(
+        "service",
+        cores,
+        ("numpy", "grpcio", "protobuf", "google-crc32c"),
+        threads=job.threads,
+        size=size,
+        batch=BATCH,
+        batches=batches,
+        rounds=rounds,
+        shards=len(job.shards),
+        shard_bytes=shard_bytes,
+    )
     rows = [
         harness.contestant_row(
             head["run"],
@@ -195,16 +194,13 @@ def run(
         | facts[name]
         for name, theirs in results.items()
     ]
-    rows += [
-        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
-        for name, error in left_out.items()
-    ]
-    summary = {"kind": "summary", "run": head["run"], "feeder": FEEDER, "compared": compared(rows)}
+    rows += harness.left_out_rows(head["run"], left_out)
+    summary = harness.summary_row(head["run"], compared(rows), FEEDER)
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:
         print(tables.service_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
-    return 1 if any(not isinstance(error, NotInstalled) for error in left_out.values()) else 0
+    return exit_code(left_out)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

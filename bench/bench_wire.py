@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 
 from bench import harness, tables
 from bench.bench_service import BATCH, Party, ServiceRound
-from bench.contestant import ContestantFailed, rival
+from bench.contestant import ContestantFailed, exit_code, rival
 
 __all__ = ["run"]
 
@@ -61,37 +60,34 @@ def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int
         results = harness.interleave(
             {name: functools.partial(party.round, batches) for name, party in parties.items()},
             rounds,
-            progress=lambda number, name: tables.progress(f"round {number + 1} of {rounds}: {name}"),
+            progress=tables.round_progress(rounds),
         )
         facts = {name: party.consumer.facts for name, party in parties.items()}
     tables.progress("")
 
-    head = harness.environment(cores, harness.installed("numpy", "grpcio", "pyarrow", "h2"))
-    head |= {
-        "bench": "wire",
-        "run": uuid.uuid4().hex[:12],
-        "size": size,
-        "batch": BATCH,
-        "batches": batches,
-        "rounds": rounds,
-    }
+    head = harness.head_row(
+        "wire",
+        cores,
+        ("numpy", "grpcio", "pyarrow", "h2"),
+        size=size,
+        batch=BATCH,
+        batches=batches,
+        rounds=rounds,
+    )
     image_bytes = sent[0, 0].nbytes
     rows = [
         _row(head["run"], name, results[FEEDER], theirs, image_bytes) | facts[name]
         for name, theirs in results.items()
     ]
-    rows += [
-        {"kind": "left_out", "run": head["run"], "contestant": name, "reason": str(error)}
-        for name, error in left_out.items()
-    ]
+    rows += harness.left_out_rows(head["run"], left_out)
     compared = {name: harness.comparison(row) for name, row in zip(results, rows, strict=False)}
     del compared[FEEDER]
-    summary = {"kind": "summary", "run": head["run"], "feeder": FEEDER, "compared": compared}
+    summary = harness.summary_row(head["run"], compared, FEEDER)
     if as_json:
         harness.write_rows([head, *rows, summary])
     else:
         print(tables.wire_table(rows), *left_out.values(), *tables.summary_lines(summary), sep="\n")
-    return 1 if left_out else 0
+    return exit_code(left_out)
 
 
 def _party(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,7 @@ __all__ = [
     "NotInstalled",
     "Process",
     "cpu_seconds",
+    "exit_code",
     "rival",
     "settle",
 ]
@@ -48,6 +49,11 @@ class ContestantFailed(FeederError):
 
 class NotInstalled(ContestantFailed):
     """The environment of a rival is not there."""
+
+
+def exit_code(left_out: Mapping[Any, ContestantFailed]) -> int:
+    """What a benchmark returns: 1 where a contestant failed; one that is not installed did not fail."""
+    return int(any(not isinstance(error, NotInstalled) for error in left_out.values()))
 
 
 def rival(name: str, folder: str | None, script: str, *arguments: str) -> Contestant:

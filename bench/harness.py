@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import subprocess
+import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -28,9 +29,12 @@ __all__ = [
     "comparison",
     "contestant_row",
     "environment",
+    "head_row",
     "installed",
     "interleave",
+    "left_out_rows",
     "ratios",
+    "summary_row",
     "write_rows",
 ]
 
@@ -226,6 +230,43 @@ def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, 
         "python": platform.python_version(),
         "versions": dict(versions),
     }
+
+
+def head_row(
+    bench: str, cores: Sequence[int], distributions: Sequence[str], **settings: Any
+) -> dict[str, Any]:
+    """The row at the head of a run.
+
+    Args:
+        bench: which of the benchmarks it is.
+        cores: numbers of the CPUs that contestants run on.
+        distributions: whose versions are of interest.
+        settings: what the run was asked for, and its input.
+    """
+    head = environment(cores, installed(*distributions))
+    return head | {"bench": bench, "run": uuid.uuid4().hex[:12]} | settings
+
+
+def left_out_rows(run: str, left_out: Mapping[str, Exception]) -> list[dict[str, Any]]:
+    """A row for each contestant that could not take part, with the reason."""
+    return [
+        {"kind": "left_out", "run": run, "contestant": name, "reason": str(error)}
+        for name, error in left_out.items()
+    ]
+
+
+def summary_row(
+    run: str, compared: Mapping[str, Mapping[str, Any]], feeder: str | None = None
+) -> dict[str, Any]:
+    """The last row of a run.
+
+    Args:
+        run: which.
+        compared: comparison -> contestant and ratios (see `comparison`).
+        feeder: which of feeder's contestants the others are compared with, where they are.
+    """
+    named = {} if feeder is None else {"feeder": feeder}
+    return {"kind": "summary", "run": run, **named, "compared": dict(compared)}
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], out: TextIO | None = None) -> None:

@@ -1,8 +1,12 @@
+import importlib
+import inspect
+
 import pytest
 
 import feeder
 from bench import harness
 from feeder.cli import main
+from feeder.cli.bench import _STAGES
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,9 @@ def test_a_checkout_is_found_from_below(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(feeder, "__file__", str(tmp_path / "site-packages" / "feeder" / "__init__.py"))
     assert main(["bench", "decode", "--input", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", _STAGES)
+def test_a_stage_has_the_arguments_of_its_module(name):
+    run = importlib.import_module(f"bench.bench_{name}").run
+    assert set(_STAGES[name].options) == set(inspect.signature(run).parameters)
