@@ -119,8 +119,8 @@ def _verify(args: argparse.Namespace) -> int:
     from feeder.quality import State, Thresholds, check, document, review
     from feeder.records import Dataset
 
-    if args.sheet is not None and not args.sheet.absolute().parent.is_dir():
-        raise ConfigError(f"cannot write {args.sheet}: there is no folder {args.sheet.parent}")
+    if args.sheet is not None and (args.sheet.is_dir() or not args.sheet.absolute().parent.is_dir()):
+        raise ConfigError(f"cannot write {args.sheet}: name a file in a folder that is there")
     progress = sys.stderr.isatty()
     with ExitStack() as stack:
         state = State(args.state) if args.state is not None else None
@@ -164,7 +164,9 @@ def _verify(args: argparse.Namespace) -> int:
             print(json.dumps(report, indent=1))
         else:
             for line in _lines(report):
-                print(line)
+                print(
+                    line.encode("utf-8", "backslashreplace").decode()
+                )  # names may be of bytes that are no text
             print(_verdict(report), file=sys.stderr)
         sys.stdout.flush()  # only then is what was done of no more use
         if state is not None:
@@ -271,7 +273,7 @@ def _label_lines(labels: dict[str, Any] | None) -> Iterator[str]:
         more = ", ..." if labels["missing_count"] > len(labels["missing"]) else ""
         yield f"  {'missing':<10}" + ", ".join(map(_called, labels["missing"])) + more
     for which in ("smallest", "largest"):
-        yield f"  {which:<10}{labels[which]['records']:,} records: class {_called(labels[which])}"
+        yield f"  {which:<10}{count(labels[which]['records'], 'record')}: class {_called(labels[which])}"
     yield f"  {'median':<10}{labels['median']:,.6g} records"
     yield f"  {'imbalance':<10}{labels['imbalance']:.3g} (largest / smallest)"
 

@@ -56,23 +56,26 @@ class Piece:
 
 
 class State:
-    """Results of pieces, in a folder that is made if need be.
+    """Results of pieces, in a folder of their own within one that is made if need be.
+
+    So that folder may hold anything else, even the shards.
 
     Attributes:
-        folder: the one.
-        indexes: a folder in it, for the indexes that had to be built.
+        folder: the one that was named.
+        indexes: a folder for the indexes that had to be built.
         passed_over: lines on files that were there and not of use.
 
     Raises:
-        StorageError: the folder cannot be made or read.
+        StorageError: the folder cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.indexes = folder / "feeder-verify-indexes"
+        self._own = folder / "feeder-verify"
+        self.indexes = self._own / "indexes"
         self.passed_over: list[str] = []
         with self._used():
-            folder.mkdir(parents=True, exist_ok=True)
+            self._own.mkdir(parents=True, exist_ok=True)
 
     def resume(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Rows, dict[int, str]]]:
         """What was saved of those pieces that are done.
@@ -82,7 +85,7 @@ class State:
         """
         names = {piece.key + SUFFIX for piece in pieces}
         with self._used():
-            others = [name for name in os.listdir(self.folder) if name.endswith(SUFFIX) and name not in names]
+            others = [name for name in os.listdir(self._own) if name.endswith(SUFFIX) and name not in names]
         if others:
             files = "1 file" if len(others) == 1 else f"{len(others)} files"
             self.passed_over.append(f"{self.folder}: passed over {files} of other records than are here now")
@@ -121,15 +124,13 @@ class State:
             os.replace(hidden, path)
 
     def clear(self) -> None:
-        """Removes all that is kept, also what was passed over, and the folder if nothing else is there."""
-        shutil.rmtree(self.indexes, ignore_errors=True)
+        """Removes all that is kept, and the folder if nothing else is there."""
+        shutil.rmtree(self._own, ignore_errors=True)
         with contextlib.suppress(OSError):
-            for path in [*self.folder.glob(f"*{SUFFIX}"), *self.folder.glob(f".*{SUFFIX}.*.tmp")]:
-                path.unlink()
             self.folder.rmdir()
 
     def _path(self, piece: Piece) -> Path:
-        return self.folder / (piece.key + SUFFIX)
+        return self._own / (piece.key + SUFFIX)
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:

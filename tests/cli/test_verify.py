@@ -173,6 +173,29 @@ def test_exit_codes(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert ended.value.code == 2
 
 
+def test_the_state_may_lie_with_the_shards(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = shutil.copytree(shards, tmp_path / "data")
+    before = sorted(data.iterdir())
+    subprocess.run(
+        [sys.executable, "-c", STOPPED, "SIGKILL", "verify", str(data), "--state", str(data)], timeout=60
+    )
+    assert sorted(data.iterdir()) != before
+    assert report(capsys, str(data), "--state", str(data))["counts"] == COUNTS
+    assert sorted(data.iterdir()) == before
+
+
+def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    noise(tmp_path / os.fsdecode(b"a/\xff.jpg"), 0, (30, 20))
+    (tmp_path / os.fsdecode(b"a/\xfe.jpg")).write_bytes(b"no image")
+    assert main(["verify", str(tmp_path), "--sheet", str(tmp_path / "sheet.png")]) == 1
+    out = capsys.readouterr().out
+    assert "\\udcfe.jpg\t" in out
+    assert "\\udcff.jpg\t" in out
+
+
 def test_the_sheet_shows_what_was_flagged(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +285,7 @@ def test_an_interrupted_run_goes_on(
     if name != "SIGKILL":
         assert f"what is done is kept in {tmp_path}/state: the same command goes on" in done.stderr
     assert "Traceback" not in done.stderr
-    assert len(list((tmp_path / "state").glob("*.feederverify"))) == 3
+    assert len(list((tmp_path / "state").rglob("*.feederverify"))) == 3
 
     from feeder.records import Dataset
 
@@ -288,7 +311,7 @@ def test_a_state_of_other_or_damaged_data_is_passed_over(
     subprocess.run(
         [sys.executable, "-c", STOPPED, "SIGKILL", "verify", str(shards), "--state", str(state)], timeout=60
     )
-    files = sorted(state.glob("*.feederverify"))
+    files = sorted(state.rglob("*.feederverify"))
     files[0].write_bytes(files[0].read_bytes()[:-1])
     kept = shutil.copytree(state, tmp_path / "kept")
     assert main(["verify", str(shards), "--state", str(state), *OPTIONS]) == 1

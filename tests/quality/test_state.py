@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_equal_content_elsewhere_is_known_and_other_content_not(folder: Path) ->
 
 
 def test_a_damaged_file_is_passed_over_with_a_line(folder: Path) -> None:
-    path = folder / f"{PIECES[0].key}.feederverify"
+    path = folder / f"feeder-verify/{PIECES[0].key}.feederverify"
     whole = path.read_bytes()
     cuts = [whole[:cut] for cut in range(0, len(whole), 7)]
     flips = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
@@ -63,7 +64,6 @@ def test_a_damaged_file_is_passed_over_with_a_line(folder: Path) -> None:
 def test_clear_leaves_what_is_not_its_own(folder: Path) -> None:
     state = State(folder)
     (folder / "notes.txt").write_text("mine")
-    (folder / f".{PIECES[1].key}.feederverify.x1.tmp").touch()
     state.indexes.mkdir()
     (state.indexes / "a.feederidx").touch()
     state.clear()
@@ -78,6 +78,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"file: cannot keep the state there: .* \(--state\)"):
         State(tmp_path / "file")
     state = State(tmp_path / "gone")
-    state.folder.rmdir()
+    shutil.rmtree(state.folder)
     with pytest.raises(StorageError, match="gone: cannot keep the state there"):
         state.save(PIECES[0], *some(PIECES[0]))
