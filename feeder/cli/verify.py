@@ -116,7 +116,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from feeder.quality import State, Thresholds, check, document, review
+    from feeder.quality import State, check
     from feeder.records import Dataset
 
     if args.sheet is not None and (args.sheet.is_dir() or not args.sheet.absolute().parent.is_dir()):
@@ -141,32 +141,15 @@ def _verify(args: argparse.Namespace) -> int:
             )
         )
         checked = check(dataset, state=state, jobs=args.jobs, progress=progress)
-        thresholds = Thresholds(
-            args.crop, args.max_aspect, args.max_megapixels, args.min_spread, args.max_imbalance
-        )
-        names, named_by = _class_names(args.patterns, dataset)
-        classes = args.classes or (max(names) + 1 if names else None)
-        reviewed = review(checked.rows, thresholds, classes)
-        bases = {record_keys(args).of(shard.format).label_base for shard in dataset.shards}
-        report = document(
-            dataset,
-            checked,
-            reviewed,
-            thresholds,
-            label_base=bases.pop() if len(bases) == 1 else None,
-            classes_from="--classes" if args.classes else named_by or "largest label",
-            names=names,
-            limit=args.limit if args.limit or args.json else LISTED,
-        )
+        reviewed, report = _report(args, dataset, checked)
         if args.sheet is not None:
             _draw(args.sheet, dataset, checked, reviewed)
         if args.json:
             print(json.dumps(report, indent=1))
         else:
             for line in _lines(report):
-                print(
-                    line.encode("utf-8", "backslashreplace").decode()
-                )  # names may be of bytes that are no text
+                # Names may be of bytes that are no text.
+                print(line.encode("utf-8", "backslashreplace").decode())
             print(_verdict(report), file=sys.stderr)
         sys.stdout.flush()  # only then is what was done of no more use
         if state is not None:
@@ -179,6 +162,31 @@ def _verify(args: argparse.Namespace) -> int:
     return EXIT_FOUND_BAD if found else 0
 
 
+def _report(args: argparse.Namespace, dataset: Dataset, checked: Checked) -> tuple[Review, dict[str, Any]]:
+    """What the rows say, and the document of it."""
+    from feeder.quality import Thresholds, document, review
+
+    thresholds = Thresholds(
+        args.crop, args.max_aspect, args.max_megapixels, args.min_spread, args.max_imbalance
+    )
+    names, named_by = _class_names(args.patterns, dataset)
+    classes = args.classes or (max(names) + 1 if names else None)
+    reviewed = review(checked.rows, thresholds, classes)
+    bases = {record_keys(args).of(shard.format).label_base for shard in dataset.shards}
+    report = document(
+        dataset,
+        checked,
+        reviewed,
+        thresholds,
+        label_base=bases.pop() if len(bases) == 1 else None,
+        classes_from="--classes" if args.classes else named_by or "largest label",
+        names=names,
+        most_bad=args.limit,
+        most_findings=args.limit if args.limit or args.json else LISTED,
+    )
+    return reviewed, report
+
+
 def _say_kept(state: State, error: BaseException | None) -> None:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         print(f"what is done is kept in {state.folder}: the same command goes on from there", file=sys.stderr)
@@ -189,7 +197,7 @@ def _class_names(patterns: list[str], dataset: Dataset) -> tuple[Mapping[int, st
     from feeder.cli.sheet import label_names
     from feeder.records.folder import LABELS_FILE, find_images
 
-    if names := label_names(patterns):
+    if names := {label: name for label, name in label_names(patterns).items() if label >= 0}:
         return names, LABELS_FILE
     if len(dataset.shards) == 1 and dataset.shards[0].format == "folder":
         path = dataset.shards[0].path

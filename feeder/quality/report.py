@@ -23,7 +23,8 @@ def document(
     label_base: int | None,
     classes_from: str,
     names: Mapping[int, str],
-    limit: int | None,
+    most_bad: int | None,
+    most_findings: int | None,
 ) -> dict[str, Any]:
     """All that was found, as JSON takes it.
 
@@ -35,7 +36,8 @@ def document(
         label_base: what the shards call the first class; None where they differ.
         classes_from: what says how many classes there are.
         names: of classes, as far as they are known.
-        limit: most entries of each kind that are listed; None lists all.
+        most_bad: bad records that are listed at most; None lists all.
+        most_findings: the same of each kind of finding.
     """
 
     def bad() -> Iterator[dict[str, Any]]:
@@ -49,17 +51,17 @@ def document(
         "good": reviewed.good,
         "bytes": reviewed.nbytes,
         "counts": {"bad": len(checked.reasons)} | reviewed.counts,
-        "bad": list(islice(bad(), limit)),
+        "bad": list(islice(bad(), most_bad)),
         "findings": [
             entry
             for kind in reviewed.flagged
-            for _, entry in islice(flagged(dataset, checked, reviewed, kind), limit)
+            for _, entry in islice(flagged(dataset, checked, reviewed, kind), most_findings)
         ],
         "sizes": {name: asdict(spread) for name, spread in reviewed.sizes.items()},
         "modes": reviewed.modes,
         "processes": reviewed.processes,
         "samplings": reviewed.samplings,
-        "labels": _labels(reviewed, label_base, classes_from, names, limit),
+        "labels": _labels(reviewed, label_base, classes_from, names, most_findings),
         "duplicates": {
             "groups": reviewed.duplicates.groups,
             "records": len(reviewed.duplicates.records),

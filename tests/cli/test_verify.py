@@ -155,6 +155,21 @@ def test_the_text(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert err.splitlines()[-1] == "16 records in 5 shards: 1 bad, 9 findings"
 
 
+def test_the_text_lists_all_that_is_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(30):
+        (tmp_path / f"a/{number}.jpg").write_bytes(b"no image")
+        noise(tmp_path / f"a/{number}.png", number, (30, 20))
+    assert main(["verify", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert len(out.split("\n\n")[0].splitlines()) == 30
+    assert out.count("  small\t") == 20
+    assert "and 10 more small" in out
+    assert main(["verify", str(tmp_path), "--limit", "3", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["bad"]), len(found["findings"]), found["counts"]["bad"]) == (3, 3, 30)
+
+
 def test_exit_codes(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(4):
         (tmp_path / f"{number % 2}").mkdir(exist_ok=True)
