@@ -25,14 +25,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from feeder.decode import Decoder, Kind, open_decoder, pixel_fingerprint
 from feeder.errors import BadRecord, ConfigError
 from feeder.records import Dataset
-from feeder.wire import SERVICE
+from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import open_caching, open_encoded_caching
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
-from feeder.worker.listen import bind, release
+from feeder.worker.front import SPARE_CONNECTIONS, Front
 from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
@@ -230,9 +230,9 @@ class _Worker:
             maximum_concurrent_rpcs=config.max_streams + SPARE_CALLS,
         )
         # First of all, since it fails at once where indexing takes long.
-        self.address = bind(self._server, config.listen)
-        stack.callback(release, self.address)
-        stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
+        self._front = Front(config.listen, self._server, FEED, config.max_streams + SPARE_CONNECTIONS)
+        self.address = self._front.address
+        stack.callback(self._stop)
 
         self._http = self._open_http(stack)
 
@@ -307,8 +307,9 @@ class _Worker:
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         # Again, so that it comes before the pipeline ends.
-        stack.callback(lambda: self._server.stop(STOP_GRACE_S).wait())
+        stack.callback(self._stop)
         self._server.start()
+        self._front.start(servicer.feed)
         if self._http is not None:
             from feeder.worker.metrics import registry_of
 
@@ -333,9 +334,15 @@ class _Worker:
         cut = self._sessions.live
         if cut:
             log.warning("%s: cutting %s", reason, _streams(cut))
+            self._front.cut()
             self._server.stop(None).wait()
         idle.join()
         return EXIT_CUT if cut else 0
+
+    def _stop(self) -> None:
+        stopped = self._server.stop(STOP_GRACE_S)
+        self._front.close(STOP_GRACE_S)
+        stopped.wait()
 
     def _tell_idle(self, inbox: _Inbox) -> None:
         if self._sessions.wait_idle(self._config.drain_s):

@@ -1,51 +1,33 @@
-"""Binds a gRPC server to an address, and says what is wrong where that fails."""
+"""Binds sockets to the address that a worker listens on, and says what is wrong where that fails."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import stat
-
-import grpc
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 
 __all__ = ["bind", "release"]
 
+BACKLOG = 128
+"""Connections that wait to be accepted, such as those that come while shards are indexed."""
+
 _LIVE_CHECK_S = 2.0
 
 
-def bind(server: grpc.Server, address: Address) -> Address:
-    """Makes a server that was not started yet listen on an address; returns it with the port that was given.
+def bind(address: Address) -> tuple[list[socket.socket], Address]:
+    """Sockets that listen on an address, one for each place that its host's name stands for, and the address
+    with the port that was given. They do not block.
 
     Raises:
         ConfigError: the address is in use, not ours, or not allowed.
     """
     if address.kind == "unix":
-        return _bind_unix(server, address)
-    _check_port(address)
-    try:
-        port = server.add_insecure_port(address.grpc_target)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise ConfigError(f"cannot listen on {address}: gRPC does not say why; is another process using it?")
-    return Address("tcp", address.host, port)
-
-
-def release(address: Address) -> None:
-    """Removes the socket file of a server that stopped."""
-    if address.kind == "unix":
-        try:
-            os.unlink(address.path)
-        except FileNotFoundError:
-            return
-
-
-def _check_port(address: Address) -> None:
-    """Binds the port for a moment, since the system's reason does not come through gRPC."""
+        return [_bind_unix(address)], address
     try:
         places = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -53,42 +35,65 @@ def _check_port(address: Address) -> None:
     except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {address}: no such host here ({reason})") from None
-    for family, kind, protocol, _, place in places:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port = address.port
+    listeners = []
+    with contextlib.ExitStack() as stack:
+        for family, kind, protocol, _, place in places:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
             try:
-                probe.bind(place)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    # "::" stands for IPv4 too; of a name that stands for both, each has its own socket.
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, len(places) > 1)
+                listener.bind((place[0], port, *place[2:]))
+                listener.listen(BACKLOG)
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise ConfigError(
-                        f"cannot listen on {address}: another process listens on port {address.port}; choose "
-                        f"another port, or 0 for any free one"
-                    ) from None
-                raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
+                raise ConfigError(f"cannot listen on {address}: {_reason(error, address)}") from None
+            listener.setblocking(False)
+            port = listener.getsockname()[1]  # where the system chooses, all get what the first got
+            listeners.append(listener)
+        stack.pop_all()
+    return listeners, Address("tcp", address.host, port)
 
 
-def _bind_unix(server: grpc.Server, address: Address) -> Address:
-    folder = os.path.dirname(os.path.abspath(address.path))
+def release(address: Address) -> None:
+    """Removes the socket file of a server that stopped."""
+    if address.kind == "unix":
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)
+
+
+def _reason(error: OSError, address: Address) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"another process listens on port {address.port}; choose another port, or 0 for any free one"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "no network interface of this host has that address; use one of its own, or 0.0.0.0 for all"
+    if error.errno == errno.EACCES:
+        return f"this user may not listen on port {address.port}; choose one above 1023"
+    return error.strerror or str(error)
+
+
+def _bind_unix(address: Address) -> socket.socket:
+    path = os.path.abspath(address.path)
+    folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise ConfigError(f"cannot listen on {address}: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot listen on {address}: this user may not write to {folder}")
     _remove_stale(address)
-    # The socket is made by gRPC, and must never have been open to others, not even for a moment.
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # It must never have been open to others, not even for a moment.
     umask = os.umask(0o177)
     try:
-        port = server.add_insecure_port(address.grpc_target)
-    except RuntimeError:
-        port = 0
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
     finally:
         os.umask(umask)
-    if port == 0:
-        folder = os.path.dirname(os.path.abspath(address.path))
-        reason = (
-            f"may this user write to {folder}?" if os.path.isdir(folder) else f"there is no folder {folder}"
-        )
-        raise ConfigError(f"cannot listen on {address}: {reason}")
-    return address
+    listener.setblocking(False)
+    return listener
 
 
 def _remove_stale(address: Address) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -19,6 +19,7 @@ from feeder.records import Dataset
 from feeder.wire import PROTOCOL, SERVICE
 from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
 from feeder.wire.messages import Open, Opened
+from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.arenas import Arenas
@@ -139,8 +140,8 @@ class FeederServicer:
             encoded_cache=None if self._encoded is None else self._encoded.info(),
         )
 
-    def feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """One consumer's stream."""
+    def feed(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]:
+        """One consumer's stream; the context is gRPC's, or a ServedCall."""
         try:
             ticket = self._sessions.enter()
         except Refusal as error:
@@ -154,7 +155,7 @@ class FeederServicer:
                 return
             threading.Thread(
                 target=self._receive,
-                args=(requests, stream, ticket, context.peer()),
+                args=(requests, stream, ticket, context),
                 name=f"feeder-receive-{ticket.number}",
                 daemon=True,
             ).start()
@@ -222,7 +223,9 @@ class FeederServicer:
         )  # raises where they do not fit
         return maker
 
-    def _receive(self, requests: Iterator[bytes], stream: Stream, ticket: Ticket, peer: str) -> None:
+    def _receive(
+        self, requests: Iterator[bytes], stream: Stream, ticket: Ticket, context: CallContext
+    ) -> None:
         opened = False
         try:
             for data in requests:
@@ -230,7 +233,7 @@ class FeederServicer:
                 if isinstance(request, Open) == opened:
                     raise ProtocolError("Open must be the first message of a stream, and come once")
                 if isinstance(request, Open):
-                    self._open(request, stream, ticket, peer)
+                    self._open(request, stream, ticket, context.peer())
                     opened = True
                 else:
                     self._pipeline.ask(stream, request)
@@ -242,6 +245,9 @@ class FeederServicer:
         except Exception as error:
             log.exception("stream %d: reading requests failed", stream.number)
             stream.fail(FeederError(f"{type(error).__name__}: {error}"))
+        finally:
+            if isinstance(context, ServedCall):  # gRPC hears its peers by itself
+                context.hear_out()
 
     def _ending(self, stream: Stream, ticket: Ticket) -> Callable[[], None]:
         started_s = time.monotonic()
@@ -258,6 +264,6 @@ class FeederServicer:
         return end
 
 
-def _abort(context: grpc.ServicerContext, error: FeederError) -> NoReturn:
+def _abort(context: CallContext, error: FeederError) -> NoReturn:
     context.abort(*to_status(error))
     raise AssertionError("abort always raises")

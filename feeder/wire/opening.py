@@ -1,0 +1,128 @@
+"""The beginning of a connection, as far as its first request: what it asks for, decided without a socket.
+
+Whoever serves the connection then is told all that came. Until then the client gets one SETTINGS frame, for
+which some wait before they ask anything. It says nothing that another server's own would have to take back.
+"""
+
+from __future__ import annotations
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import Event, RequestReceived
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame, SettingsFrame
+
+__all__ = ["MAX_OPENING_BYTES", "STREAM", "Opening", "WithoutFirstAck", "refusal"]
+
+MAX_OPENING_BYTES = 64 << 10
+"""Of a connection that has asked for nothing yet. A request has some hundred bytes."""
+
+MAX_HEADER_BYTES = 16 << 10
+"""Of a request's headers, unpacked: what gRPC allows."""
+
+STREAM = 1
+"""The first stream that a client opens."""
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_FRAME_HEAD = 9
+_ACK = 0x1
+
+
+class Opening:
+    """What came on a connection before its first request, and the request.
+
+    Args:
+        path: of the calls that are looked for, "/package.Service/Method".
+
+    Attributes:
+        http: the state of the connection, for who serves such a call; what it wants to send, was not sent.
+        greeting: what the client is sent first.
+        received: all that came.
+        headers: of the first request, if it is such a call; else None.
+        decided: whether nothing that comes could change that.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path.encode()
+        self.http = H2Connection(H2Configuration(client_side=False))
+        self.http.local_settings = Settings(
+            client=False, initial_values={SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES}
+        )
+        self.http.decoder.max_header_list_size = MAX_HEADER_BYTES
+        self.http.initiate_connection()
+        self.greeting = self.http.data_to_send()
+        self.received = bytearray()
+        self.headers: dict[bytes, bytes] | None = None
+        self.decided = False
+
+    @property
+    def is_http2(self) -> bool:
+        """Whether all of HTTP/2's preface came."""
+        return self.received.startswith(PREFACE)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Takes more bytes; returns h2's events behind the request, where that is such a call."""
+        self.received += data
+        try:
+            events = self.http.receive_data(data)
+        except H2Error:
+            self.decided = True
+            return []
+        requests = [event for event in events if isinstance(event, RequestReceived)]
+        if requests:
+            self.decided = True
+            headers = dict(requests[0].headers or ())
+            if len(requests) == 1 and requests[0].stream_id == STREAM and self._is_such(headers):
+                self.headers = headers
+                return events[events.index(requests[0]) + 1 :]
+        self.decided = self.decided or len(self.received) >= MAX_OPENING_BYTES
+        return []
+
+    def _is_such(self, headers: dict[bytes, bytes]) -> bool:
+        kind = headers.get(b"content-type", b"")
+        return (
+            headers.get(b":path") == self._path
+            and headers.get(b":method") == b"POST"
+            and headers.get(b"te") == b"trailers"
+            and kind in (b"application/grpc", b"application/grpc+proto")
+            and headers.get(b"grpc-encoding", b"identity") == b"identity"
+        )
+
+
+class WithoutFirstAck:
+    """Passes on what a client sends, but its first SETTINGS acknowledgement: that is for the greeting, of
+    which the server behind knows nothing."""
+
+    def __init__(self) -> None:
+        self._left = len(PREFACE)  # bytes that pass, until the next frame's head
+        self._head = b""
+        self._found = False
+
+    def __call__(self, data: bytes) -> bytes:
+        """What of `data`, and of what was held back before, is to be passed on."""
+        if self._found:
+            return data
+        passed = bytearray()
+        while data:
+            if self._left:
+                passed += data[: self._left]
+                data, self._left = data[self._left :], max(0, self._left - len(data))
+                continue
+            missing = _FRAME_HEAD - len(self._head)
+            self._head, data = self._head + data[:missing], data[missing:]
+            if len(self._head) == _FRAME_HEAD:
+                head, self._head = self._head, b""
+                self._left = int.from_bytes(head[:3], "big")
+                if head[3] == SettingsFrame.type and head[4] & _ACK and not self._left:
+                    self._found = True
+                    return bytes(passed + data)
+                passed += head
+        return bytes(passed)
+
+
+def refusal(reason: str) -> bytes:
+    """What a client is sent on a connection that is not taken."""
+    calm = GoAwayFrame(0, error_code=ErrorCodes.ENHANCE_YOUR_CALM, additional_data=reason.encode())
+    return SettingsFrame(0).serialize() + calm.serialize()

@@ -1,0 +1,447 @@
+"""One bidirectional gRPC call, served on a connection of its own: the counterpart of `feeder.wire.call`.
+
+grpcio copies each message into a slice of its own before it sends it. Here the kernel takes a message from
+where it was made: `sendmsg` gets the heads of frame and message, and a view of the rest. Frames other than
+DATA, settings, header compression and all that comes from the peer are h2's work. Any gRPC client is a
+peer; it is told at once (GOAWAY) that this connection takes no second call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import NoReturn, Protocol
+from urllib.parse import quote
+
+import grpc
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import H2Error, StreamClosedError
+from hyperframe.frame import DataFrame, GoAwayFrame
+
+from feeder.wire.call import CallFailed
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MAX_REQUEST_BYTES
+from feeder.wire.opening import STREAM, Opening
+from feeder.wire.status import Refusal
+
+__all__ = ["CallContext", "Handler", "ServedCall"]
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+"""How often a thread that waits for the socket looks whether the peer is still there."""
+
+LINGER_S = 2.0
+"""For the peer to end the connection after its call: ended by us, what it has not read yet would be lost."""
+
+MAX_FRAME_BYTES = 8 << 20
+"""Answers to the peer's pings wait behind a frame: 80 ms at 100 MB/s."""
+
+MAX_CONTROL_FRAMES_PER_S = 1000
+"""Frames of a peer that bring no request and nothing of ours moves on."""
+
+MAX_OUTBOX_BYTES = 64 << 10
+"""Of frames other than DATA that the peer makes us send, and does not read."""
+
+_HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
+_READ_BYTES = 16 << 10
+_MESSAGE_HEAD = 5
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_TIMEOUT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+
+class CallContext(Protocol):
+    """What a method's handler may ask of its call: a part of grpc.ServicerContext."""
+
+    def peer(self) -> str:
+        """Who calls, for the log."""
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Has `callback` called when the call is over; False where it is over already."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        """Ends the call with a status, by an exception."""
+
+
+class Handler(Protocol):
+    """A method that streams both ways, messages as bytes: gives answers until the call ends well."""
+
+    def __call__(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]: ...
+
+
+class _Aborted(Exception):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code, self.details = code, details
+
+
+class ServedCall:
+    """The call that an opening asks for; also its requests, and its context.
+
+    One thread runs it. Another iterates over its requests and then hears it out: whatever the peer says is
+    heard by that thread alone, so that without it nothing but a status can be sent.
+
+    Args:
+        connection: connected and blocking.
+        opening: decided, with headers.
+        events: h2's, of what came behind the request.
+        peer: who calls, for the log.
+    """
+
+    def __init__(
+        self, connection: socket.socket, opening: Opening, events: Sequence[Event], peer: str
+    ) -> None:
+        tick = struct.pack("ll", int(TICK_S), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tick)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tick)
+        self._socket = connection
+        self._peer = peer
+        self._deadline_s = _deadline_s((opening.headers or {}).get(b"grpc-timeout", b""))
+        #: Guards what follows; held for no longer than a send that does not wait.
+        self._changed = threading.Condition()
+        self._http = opening.http
+        # What comes behind the call goes elsewhere. h2's own GOAWAY would end the connection at once.
+        self._outbox = bytearray(GoAwayFrame(0, last_stream_id=STREAM).serialize())
+        self._sending = False  # the thread that runs the call is within a frame
+        self._answered = False  # our headers were sent
+        self._over = ""  # why nothing is heard or sent any more
+        self._callbacks: list[Callable[[], None]] = []
+        self._users = 1  # threads that use the socket; the last one closes it
+        self._reading = False
+        self._received = bytearray()
+        self._half_closed = False
+        self._heard_s = self._counted_s = time.monotonic()
+        self._pinged_s: float | None = None
+        self._control_frames = 0
+        with self._changed:
+            self._note(events)
+            self._flush()
+
+    # For the handler.
+
+    def peer(self) -> str:
+        """Who calls, for the log."""
+        return self._peer
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Has `callback` called when the call is over; False where it is over already."""
+        with self._changed:
+            if not self._over:
+                self._callbacks.append(callback)
+            return not self._over
+
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        """Ends the call with a status, by an exception."""
+        raise _Aborted(code, details)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The requests, until the peer ends its side.
+
+        Raises:
+            Refusal: what came is no message, or one that is too large.
+            CallFailed: the call is over.
+        """
+        with self._changed:
+            self._check()
+            self._reading = True
+            self._users += 1
+        while True:
+            with self._changed:
+                message = self._next_message()
+                if message is None and self._half_closed:
+                    return
+                self._check()
+            if message is None:
+                self._hear()
+            else:
+                yield message
+
+    def hear_out(self) -> None:
+        """For the thread that iterated: hears the peer until the connection ends, and drops its requests."""
+        with self._changed:
+            if not self._reading:
+                return  # it was over before the first request
+        while self._hear():
+            with self._changed:
+                self._received.clear()
+        with self._changed:
+            self._reading = False
+            self._changed.notify_all()
+        self.close()
+
+    # For the front.
+
+    def run(self, handler: Handler) -> None:
+        """Sends what the handler gives and the status; returns when the peer has ended the connection, or had
+        the time for it."""
+        try:
+            self._answer(handler)
+        except CallFailed:
+            pass  # the peer is gone; the handler was told
+        finally:
+            self._finish()
+
+    def cancel(self) -> None:
+        """Ends the call at once, whoever waits in it; takes no lock."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Gives back the socket, once, for each thread that used it."""
+        with self._changed:
+            self._users -= 1
+            last = not self._users
+        if last:
+            self._socket.close()
+
+    # Sending.
+
+    def _answer(self, handler: Handler) -> None:
+        code, details = grpc.StatusCode.OK, ""
+        try:
+            with contextlib.closing(handler(iter(self), self)) as messages:
+                for message in messages:
+                    self._send(message)
+        except _Aborted as aborted:
+            code, details = aborted.code, aborted.details
+        except CallFailed:
+            raise
+        except Exception as error:
+            log.exception("%s: a call failed", self._peer)
+            code, details = grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}"
+        self._end(code, details)
+
+    def _send(self, message: bytes) -> None:
+        head = b"\0" + struct.pack(">I", len(message))
+        rest = memoryview(message)
+        while head or rest:
+            with self._changed:
+                self._changed.wait_for(lambda: self._over or not self._reading or self._room() > 0)
+                self._check()
+                if not self._answered:
+                    self._answered = True
+                    self._http.send_headers(STREAM, _HEADERS)
+                size = min(self._room(), len(head) + len(rest), MAX_FRAME_BYTES)
+                if size <= 0:
+                    raise CallFailed(grpc.StatusCode.INTERNAL, "nobody hears the peer")
+                lead, head = head[:size], head[size:]
+                part, rest = rest[: size - len(lead)], rest[size - len(lead) :]
+                # As h2's send_data counts it, which would copy the payload.
+                self._http.outbound_flow_control_window -= size
+                self._http.streams[STREAM].outbound_flow_control_window -= size
+                before = self._take_outbox()
+                self._sending = True
+            frame = struct.pack(">BHBBI", size >> 16, size & 0xFFFF, DataFrame.type, 0, STREAM)
+            self._write([before + frame + lead, part])
+            with self._changed:
+                self._sending = False
+                self._control_frames = 0
+                self._flush()
+
+    def _room(self) -> int:
+        """Bytes that the peer takes in one frame now."""
+        return min(self._http.local_flow_control_window(STREAM), self._http.max_outbound_frame_size)
+
+    def _end(self, code: grpc.StatusCode, details: str) -> None:
+        status = [("grpc-status", str(code.value[0]))]
+        if details:
+            status.append(("grpc-message", quote(details, _PRINTABLE, errors="backslashreplace")))
+        with self._changed:
+            self._check()
+            headers = status if self._answered else [*_HEADERS, *status]
+            self._http.send_headers(STREAM, headers, end_stream=True)
+            if not self._half_closed:
+                self._http.reset_stream(STREAM, ErrorCodes.NO_ERROR)
+            last = self._take_outbox()
+            self._sending = True
+        self._write([last])
+
+    def _write(self, parts: list[bytes | memoryview]) -> None:
+        """Sends all of `parts`, waiting for room in the socket."""
+        moved_s = time.monotonic()
+        while parts:
+            try:
+                sent = self._socket.sendmsg(parts, (), socket.MSG_NOSIGNAL)
+            except BlockingIOError:  # TICK_S went by without room for a byte
+                if time.monotonic() - moved_s > (KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS) / 1000:
+                    raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the peer takes nothing") from None
+                continue
+            except OSError as error:
+                raise CallFailed(grpc.StatusCode.UNAVAILABLE, error.strerror or str(error)) from None
+            moved_s = time.monotonic()
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if sent:
+                parts[0] = memoryview(parts[0])[sent:]
+
+    def _take_outbox(self) -> bytes:
+        taken = bytes(self._outbox + self._http.data_to_send())
+        self._outbox.clear()
+        return taken
+
+    def _flush(self) -> None:
+        """With the lock: sends frames other than DATA as far as that needs no waiting."""
+        self._outbox += self._http.data_to_send()
+        if self._sending:
+            return
+        try:
+            while self._outbox:
+                sent = self._socket.send(self._outbox, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._outbox[:sent]
+        except OSError:
+            pass  # there is no room; or no connection, which whoever reads is told
+
+    def _finish(self) -> None:
+        self._set_over("the call has ended")
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        until_s = time.monotonic() + LINGER_S
+        with self._changed:
+            heard = self._changed.wait_for(lambda: not self._reading, LINGER_S)
+        with contextlib.suppress(OSError):
+            while heard and time.monotonic() < until_s and self._socket.recv(_READ_BYTES):
+                pass
+        self.cancel()
+
+    # Receiving.
+
+    def _hear(self) -> bool:
+        """Waits for bytes and handles them, for a tick at most; returns whether more may come."""
+        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            self._fail("its deadline passed", ErrorCodes.CANCEL)
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:  # a tick went by
+            return self._keep_alive()
+        except OSError as error:
+            self._set_over(error.strerror or str(error))
+            return False
+        if not data:
+            self._set_over("the client closed the connection")
+            return False
+        failure = ""
+        with self._changed:
+            self._heard_s, self._pinged_s = time.monotonic(), None
+            if self._over:
+                return True
+            try:
+                failure = self._note(self._http.receive_data(data))
+            except H2Error as error:
+                failure = f"not HTTP/2 as it should be: {error}"
+            self._flush()
+            self._changed.notify_all()
+        if failure:
+            self._set_over(failure)
+            if self._sending:
+                self.cancel()  # nobody wants the rest of the frame
+        return True
+
+    def _note(self, events: Sequence[Event]) -> str:
+        """With the lock: takes what h2 made of received bytes; returns why the call is over, if it is."""
+        for event in events:
+            if isinstance(event, DataReceived) and event.stream_id == STREAM:
+                self._received += event.data or b""
+                self._http.acknowledge_received_data(event.flow_controlled_length or 0, STREAM)
+            elif isinstance(event, StreamEnded) and event.stream_id == STREAM:
+                self._half_closed = True
+            elif isinstance(event, StreamReset) and event.stream_id == STREAM:
+                return f"the client reset the stream (code {event.error_code})"
+            elif isinstance(event, ConnectionTerminated):
+                return "the client said goodbye"
+            elif isinstance(event, RequestReceived):
+                with contextlib.suppress(StreamClosedError):  # the client thought better of it
+                    self._http.reset_stream(event.stream_id or 0, ErrorCodes.REFUSED_STREAM)
+        return self._excess(events)
+
+    def _excess(self, events: Sequence[Event]) -> str:
+        now_s = time.monotonic()
+        if now_s - self._counted_s >= 1.0:
+            self._counted_s, self._control_frames = now_s, 0
+        self._control_frames += len(events)
+        if self._control_frames > MAX_CONTROL_FRAMES_PER_S or len(self._outbox) > MAX_OUTBOX_BYTES:
+            calm = GoAwayFrame(0, last_stream_id=STREAM, error_code=ErrorCodes.ENHANCE_YOUR_CALM)
+            self._outbox += calm.serialize()
+            return "the client sends too many frames without a request"
+        return ""
+
+    def _next_message(self) -> bytes | None:
+        if len(self._received) < _MESSAGE_HEAD:
+            if self._received and self._half_closed:
+                raise Refusal(grpc.StatusCode.INTERNAL, "the last request is cut")
+            return None
+        compressed, size = struct.unpack_from(">BI", self._received)
+        if compressed:
+            raise Refusal(grpc.StatusCode.INTERNAL, "a compressed request came, without its encoding")
+        if size > MAX_REQUEST_BYTES:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"a request of {size} bytes came, at most {MAX_REQUEST_BYTES} are taken",
+            )
+        end = _MESSAGE_HEAD + size
+        if len(self._received) < end:
+            if self._half_closed:
+                raise Refusal(grpc.StatusCode.INTERNAL, "the last request is cut")
+            return None
+        message = bytes(self._received[_MESSAGE_HEAD:end])
+        del self._received[:end]
+        self._control_frames = 0
+        return message
+
+    def _keep_alive(self) -> bool:
+        now_s = time.monotonic()
+        if self._pinged_s is not None:
+            if now_s - self._pinged_s >= KEEPALIVE_TIMEOUT_MS / 1000:
+                self._set_over("keepalive: the client does not answer")
+                self.cancel()
+                return False
+        elif now_s - self._heard_s >= KEEPALIVE_MS / 1000:
+            self._pinged_s = now_s
+            with self._changed:
+                if not self._over:
+                    self._http.ping(os.urandom(8))
+        with self._changed:
+            self._flush()
+        return True
+
+    def _fail(self, reason: str, code: ErrorCodes) -> None:
+        self._deadline_s = None
+        with self._changed:
+            if not self._over:
+                self._http.reset_stream(STREAM, code)
+                self._flush()
+        self._set_over(reason)
+
+    def _check(self) -> None:
+        if self._over:
+            raise CallFailed(grpc.StatusCode.CANCELLED, self._over)
+
+    def _set_over(self, reason: str) -> None:
+        with self._changed:
+            first, self._over = not self._over, self._over or reason
+            callbacks, self._callbacks = self._callbacks, []
+            self._changed.notify_all()
+        if first:
+            log.debug("%s: %s", self._peer, reason)
+        for callback in callbacks:
+            callback()
+
+
+def _deadline_s(timeout: bytes) -> float | None:
+    """When a call with this grpc-timeout shall end, by the monotonic clock; None: never."""
+    match = _TIMEOUT.fullmatch(timeout)
+    return time.monotonic() + int(match[1]) * _TIMEOUT_S[match[2]] if match else None
