@@ -1,26 +1,32 @@
-"""feeder's wire on loopback: the worker's server with ready chunks, the client's call into a batch."""
+"""feeder's wire on loopback: the worker's front with ready chunks, the client's call into a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
 import numpy as np
 from protocol import BatchesReceived, arguments, serve, versions
 
-from feeder.wire import FEED, SERVICE
+from feeder.wire import FEED
 from feeder.wire.address import Address
-from feeder.wire.call import Call
+from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import CHUNK_START_BYTES, ChunkFrame, encode_request, parse_chunk_start, parse_request
 from feeder.wire.messages import ChunkRequest
+from feeder.wire.serve import CallContext, ServedCall
+from feeder.worker.front import Front
 
 VARIANTS = ("server", "consumer")
 
 CHUNK_IMAGES = 32
 """As many as feeder's client asks for at a time."""
+
+CONNECTIONS = 4
 
 READY_BATCHES = 4
 """Asked for ahead, as feeder's client does by default."""
@@ -35,17 +41,31 @@ class Server:
         chunks = batches.reshape(-1, CHUNK_IMAGES, *batches.shape[2:])
         self._messages = [_framed(number, pixels) for number, pixels in enumerate(chunks, 1)]
         self._server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS)
-        feed = grpc.stream_stream_rpc_method_handler(self._feed)
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Feed": feed})])
-        port = self._server.add_insecure_port("127.0.0.1:0")
+        self._front = Front(Address("tcp", "127.0.0.1", 0), self._server, FEED, CONNECTIONS)
         self._server.start()
-        return {"port": port}
+        self._front.start(self._feed)
+        return {"port": self._front.address.port}
 
-    def _feed(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _feed(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]:
+        numbers: SimpleQueue[int | None] = SimpleQueue()
+        threading.Thread(target=_receive, args=(requests, context, numbers)).start()
+        while (number := numbers.get()) is not None:
+            yield self._messages[number - 1]
+
+
+def _receive(requests: Iterator[bytes], context: CallContext, numbers: SimpleQueue[int | None]) -> None:
+    """The thread that reads requests, as a worker has it too."""
+    assert isinstance(context, ServedCall)
+    try:
         for request in requests:
             asked = parse_request(request)
             assert isinstance(asked, ChunkRequest)
-            yield self._messages[asked.id - 1]
+            numbers.put(asked.id)
+    except CallFailed:
+        pass  # the consumer has all that it wanted
+    finally:
+        numbers.put(None)
+        context.hear_out()
 
 
 def _framed(number: int, pixels: np.ndarray) -> bytes:

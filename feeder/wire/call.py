@@ -37,7 +37,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
 from feeder.wire.address import Address
-from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
 
 __all__ = ["Call", "CallFailed"]
 
@@ -427,6 +427,7 @@ def _dial(address: Address) -> socket.socket:
         else:
             connection = socket.create_connection((address.host, address.port), DIAL_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            fit_buffers(connection)
     except OSError as error:
         raise _lost(error) from None
     connection.settimeout(None)

@@ -24,7 +24,7 @@ from h2.events import Event
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
-from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
 from feeder.wire.opening import Opening, WithoutFirstAck, refusal
 from feeder.wire.serve import LINGER_S, Handler, ServedCall
 from feeder.worker.listen import bind, release
@@ -159,6 +159,8 @@ class Front:
                 await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
                 continue
             connection.setblocking(False)
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._tasks) + len(self._calls) < self._most:
                 self._spawn(self._tasks, self._welcome(connection))
             elif len(self._refusing) < REFUSALS:
@@ -214,6 +216,7 @@ class Front:
     def _begin(self, connection: socket.socket, opening: Opening, events: Sequence[Event]) -> None:
         """Gives the connection to a call, and the call to a thread."""
         peer = _name(connection)
+        fit_buffers(connection)
         connection.setblocking(True)
         call = ServedCall(socket.socket(fileno=connection.detach()), opening, events, peer)
         thread = threading.Thread(target=self._run, args=(call,), name="feeder-feed", daemon=True)
