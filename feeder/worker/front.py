@@ -159,8 +159,6 @@ class Front:
                 await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
                 continue
             connection.setblocking(False)
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._tasks) + len(self._calls) < self._most:
                 self._spawn(self._tasks, self._welcome(connection))
             elif len(self._refusing) < REFUSALS:
@@ -184,6 +182,8 @@ class Front:
 
     async def _welcome(self, connection: socket.socket) -> None:
         try:
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opening = Opening(self._path)
             events = await self._hear(connection, opening)
             if opening.headers is not None:
