@@ -38,6 +38,7 @@ from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdat
 
 from feeder.wire.address import Address
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
+from feeder.wire.opening import ONE_CALL, STREAM
 
 __all__ = ["Call", "CallFailed"]
 
@@ -54,9 +55,6 @@ CREDIT_BYTES = 16 << 20
 FRAME_BYTES = 2**24 - 1
 MAX_CONTROL_BYTES = 1 << 20
 """Of a frame that is not DATA: headers and settings have some hundred bytes."""
-
-STREAM = 1
-"""The first stream that a client opens, and here the only one."""
 
 _FRAME_HEAD = 9
 _MESSAGE_HEAD = 5
@@ -447,6 +445,7 @@ def _request_headers(address: Address, method: str, user_agent: str) -> list[tup
         ("content-type", "application/grpc"),
         ("user-agent", user_agent),
         ("grpc-accept-encoding", "identity"),
+        ONE_CALL,
     ]
 
 

@@ -14,7 +14,7 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame, SettingsFrame
 
-__all__ = ["MAX_OPENING_BYTES", "STREAM", "Opening", "WithoutFirstAck", "refusal"]
+__all__ = ["MAX_OPENING_BYTES", "ONE_CALL", "STREAM", "FrameSizes", "Opening", "WithoutFirstAck", "refusal"]
 
 MAX_OPENING_BYTES = 64 << 10
 """Of a connection that has asked for nothing yet. A request has some hundred bytes."""
@@ -25,9 +25,40 @@ MAX_HEADER_BYTES = 16 << 10
 STREAM = 1
 """The first stream that a client opens."""
 
+ONE_CALL = ("feeder-connection", "one-call")
+"""A header by which a client says that its connection is for this call alone."""
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_FRAME_HEAD = 9
+_FRAME_HEAD, _SIZE = 9, 3
 _ACK = 0x1
+
+
+class FrameSizes:
+    """Follows the frames of a client by their heads, whatever pieces they come in: h2 looks at the size of a
+    frame only when it has all of it, which may be 16 MB."""
+
+    def __init__(self) -> None:
+        self._skipped = len(PREFACE)
+        self._size = b""
+
+    def follow(self, data: bytes) -> list[int]:
+        """Payload bytes of the frames that begin in `data`, as far as they can be told."""
+        sizes = []
+        at = 0
+        while at < len(data):
+            if self._skipped:
+                step = min(self._skipped, len(data) - at)
+                self._skipped -= step
+                at += step
+                continue
+            part = data[at : at + _SIZE - len(self._size)]
+            self._size += part
+            at += len(part)
+            if len(self._size) == _SIZE:
+                sizes.append(int.from_bytes(self._size, "big"))
+                self._skipped = _FRAME_HEAD - _SIZE + sizes[-1]
+                self._size = b""
+        return sizes
 
 
 class Opening:
@@ -38,9 +69,10 @@ class Opening:
 
     Attributes:
         http: the state of the connection, for who serves such a call; what it wants to send, was not sent.
+        frames: follows what came, for the same.
         greeting: what the client is sent first.
         received: all that came.
-        headers: of the first request, if it is such a call; else None.
+        headers: of the first request, if it is such a call and the only one; else None.
         decided: whether nothing that comes could change that.
     """
 
@@ -52,6 +84,7 @@ class Opening:
         )
         self.http.decoder.max_header_list_size = MAX_HEADER_BYTES
         self.http.initiate_connection()
+        self.frames = FrameSizes()
         self.greeting = self.http.data_to_send()
         self.received = bytearray()
         self.headers: dict[bytes, bytes] | None = None
@@ -65,6 +98,7 @@ class Opening:
     def feed(self, data: bytes) -> list[Event]:
         """Takes more bytes; returns h2's events behind the request, where that is such a call."""
         self.received += data
+        self.frames.follow(data)
         try:
             events = self.http.receive_data(data)
         except H2Error:
@@ -82,8 +116,10 @@ class Opening:
 
     def _is_such(self, headers: dict[bytes, bytes]) -> bool:
         kind = headers.get(b"content-type", b"")
+        name, value = ONE_CALL
         return (
             headers.get(b":path") == self._path
+            and headers.get(name.encode()) == value.encode()
             and headers.get(b":method") == b"POST"
             and headers.get(b"te") == b"trailers"
             and kind in (b"application/grpc", b"application/grpc+proto")

@@ -2,8 +2,8 @@
 
 grpcio copies each message into a slice of its own before it sends it. Here the kernel takes a message from
 where it was made: `sendmsg` gets the heads of frame and message, and a view of the rest. Frames other than
-DATA, settings, header compression and all that comes from the peer are h2's work. Any gRPC client is a
-peer; it is told at once (GOAWAY) that this connection takes no second call.
+DATA, settings, header compression and all that comes from the peer are h2's work. Any gRPC client that says
+so is a peer (`feeder.wire.opening.ONE_CALL`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ LINGER_S = 2.0
 MAX_FRAME_BYTES = 8 << 20
 """Answers to the peer's pings wait behind a frame: 80 ms at 100 MB/s."""
 
-MAX_CONTROL_FRAMES_PER_S = 1000
-"""Frames of a peer that bring no request and nothing of ours moves on."""
+MAX_IDLE_FRAMES_PER_S = 1000
+"""Frames of a peer between which no request comes to its end, and nothing is sent to it."""
 
 MAX_OUTBOX_BYTES = 64 << 10
 """Of frames other than DATA that the peer makes us send, and does not read."""
@@ -115,8 +115,8 @@ class ServedCall:
         #: Guards what follows; held for no longer than a send that does not wait.
         self._changed = threading.Condition()
         self._http = opening.http
-        # What comes behind the call goes elsewhere. h2's own GOAWAY would end the connection at once.
-        self._outbox = bytearray(GoAwayFrame(0, last_stream_id=STREAM).serialize())
+        self._frames = opening.frames
+        self._outbox = bytearray()  # frames other than DATA that wait for the socket
         self._sending = False  # the thread that runs the call is within a frame
         self._answered = False  # our headers were sent
         self._over = ""  # why nothing is heard or sent any more
@@ -127,9 +127,9 @@ class ServedCall:
         self._half_closed = False
         self._heard_s = self._counted_s = time.monotonic()
         self._pinged_s: float | None = None
-        self._control_frames = 0
+        self._idle_frames = 0
         with self._changed:
-            self._note(events)
+            self._over = self._note(events)
             self._flush()
 
     # For the handler.
@@ -250,7 +250,7 @@ class ServedCall:
             self._write([before + frame + lead, part])
             with self._changed:
                 self._sending = False
-                self._control_frames = 0
+                self._idle_frames = 0
                 self._flush()
 
     def _room(self) -> int:
@@ -334,13 +334,12 @@ class ServedCall:
         if not data:
             self._set_over("the client closed the connection")
             return False
-        failure = ""
         with self._changed:
             self._heard_s, self._pinged_s = time.monotonic(), None
             if self._over:
                 return True
             try:
-                failure = self._note(self._http.receive_data(data))
+                failure = self._excess(self._frames.follow(data)) or self._note(self._http.receive_data(data))
             except H2Error as error:
                 failure = f"not HTTP/2 as it should be: {error}"
             self._flush()
@@ -366,18 +365,21 @@ class ServedCall:
             elif isinstance(event, RequestReceived):
                 with contextlib.suppress(StreamClosedError):  # the client thought better of it
                     self._http.reset_stream(event.stream_id or 0, ErrorCodes.REFUSED_STREAM)
-        return self._excess(events)
-
-    def _excess(self, events: Sequence[Event]) -> str:
-        now_s = time.monotonic()
-        if now_s - self._counted_s >= 1.0:
-            self._counted_s, self._control_frames = now_s, 0
-        self._control_frames += len(events)
-        if self._control_frames > MAX_CONTROL_FRAMES_PER_S or len(self._outbox) > MAX_OUTBOX_BYTES:
-            calm = GoAwayFrame(0, last_stream_id=STREAM, error_code=ErrorCodes.ENHANCE_YOUR_CALM)
-            self._outbox += calm.serialize()
-            return "the client sends too many frames without a request"
         return ""
+
+    def _excess(self, sizes: Sequence[int]) -> str:
+        """With the lock: counts frames that come; returns why they are too many, if they are."""
+        if self._heard_s - self._counted_s >= 1.0:
+            self._counted_s, self._idle_frames = self._heard_s, 0
+        self._idle_frames += len(sizes)
+        code, failure = ErrorCodes.NO_ERROR, ""
+        if max(sizes, default=0) > self._http.max_inbound_frame_size:
+            code, failure = ErrorCodes.FRAME_SIZE_ERROR, f"the client sent a frame of {max(sizes)} bytes"
+        elif self._idle_frames > MAX_IDLE_FRAMES_PER_S or len(self._outbox) > MAX_OUTBOX_BYTES:
+            code, failure = ErrorCodes.ENHANCE_YOUR_CALM, "the client sends frames that ask for nothing"
+        if failure:
+            self._outbox += GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
+        return failure
 
     def _next_message(self) -> bytes | None:
         if len(self._received) < _MESSAGE_HEAD:
@@ -399,7 +401,7 @@ class ServedCall:
             return None
         message = bytes(self._received[_MESSAGE_HEAD:end])
         del self._received[:end]
-        self._control_frames = 0
+        self._idle_frames = 0
         return message
 
     def _keep_alive(self) -> bool:

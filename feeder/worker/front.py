@@ -1,10 +1,10 @@
-"""The door of a worker: accepts connections, serves those that begin with Feed, hands the others to gRPC.
+"""The door of a worker: accepts connections, serves those that are for one Feed, hands the others to gRPC.
 
-accept -> opening -> Feed first:     a thread and a ServedCall
+accept -> opening -> one Feed:       a thread and a ServedCall
                   -> anything else:  bytes to and from the gRPC server, which listens behind it
 
-A client notices nothing of it: the gRPC server has all methods, Feed too, and a connection that was served
-here takes no second call (see `feeder.wire.serve`), so that the client makes another.
+The gRPC server has all methods, Feed too: a client that knows nothing of this may do on a connection what it
+likes.
 """
 
 from __future__ import annotations

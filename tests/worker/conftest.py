@@ -254,9 +254,8 @@ def open_feed(opening: Callable[..., Open]) -> Iterator[OpenFeed]:
     feeds: list[Feed] = []
 
     def open_(channel: grpc.Channel, message: dict[str, Any] | None = None, **spec: Any) -> Feed:
-        first = opening(channel, message, **spec)  # a connection that begins with Feed takes no other call
         feeds.append(Feed(channel))
-        feeds[-1].send(first)
+        feeds[-1].send(opening(channel, message, **spec))
         return feeds[-1]
 
     yield open_
