@@ -83,6 +83,7 @@ class Front:
             raise
         self._handler: Handler
         self._thread: threading.Thread | None = None
+        self._places = threading.Semaphore(most)  # of connections
         self._lock = threading.Lock()
         self._calls: dict[ServedCall, threading.Thread] = {}
         self._grace_s = 0.0
@@ -159,7 +160,7 @@ class Front:
                 await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
                 continue
             connection.setblocking(False)
-            if len(self._tasks) + len(self._calls) < self._most:
+            if self._places.acquire(blocking=False):
                 self._spawn(self._tasks, self._welcome(connection))
             elif len(self._refusing) < REFUSALS:
                 self._spawn(self._refusing, self._refuse(connection))
@@ -181,13 +182,14 @@ class Front:
                     pass  # what is closed unread takes along what was sent
 
     async def _welcome(self, connection: socket.socket) -> None:
+        kept = False
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opening = Opening(self._path)
             events = await self._hear(connection, opening)
             if opening.headers is not None:
-                self._begin(connection, opening, events)
+                kept = self._begin(connection, opening, events)
             else:
                 await self._hand_over(connection, bytes(opening.received))
         except OSError as error:
@@ -195,7 +197,9 @@ class Front:
         except Exception:
             log.exception("a connection is given up")
         finally:
-            connection.close()
+            if not kept:
+                connection.close()
+                self._places.release()
 
     async def _hear(self, connection: socket.socket, opening: Opening) -> list[Event]:
         """Reads until the opening is decided, or has taken its time; then only HTTP/2 may go on."""
@@ -213,31 +217,30 @@ class Front:
                 raise
         return events
 
-    def _begin(self, connection: socket.socket, opening: Opening, events: Sequence[Event]) -> None:
+    def _begin(self, connection: socket.socket, opening: Opening, events: Sequence[Event]) -> bool:
         """Gives the connection to a call, and the call to a thread."""
         peer = _name(connection)
         fit_buffers(connection)
         connection.setblocking(True)
-        call = ServedCall(socket.socket(fileno=connection.detach()), opening, events, peer)
+        call = ServedCall(connection, opening, events, peer)
         thread = threading.Thread(target=self._run, args=(call,), name="feeder-feed", daemon=True)
         with self._lock:
             self._calls[call] = thread
         try:
             thread.start()
         except BaseException:
-            self._drop(call)
+            self._calls.pop(call)
             raise
+        return True
 
     def _run(self, call: ServedCall) -> None:
         try:
             call.run(self._handler)
         finally:
-            self._drop(call)
-
-    def _drop(self, call: ServedCall) -> None:
-        with self._lock:
-            del self._calls[call]
-        call.close()
+            with self._lock:
+                del self._calls[call]
+            call.close()
+            self._places.release()
 
     async def _hand_over(self, connection: socket.socket, received: bytes) -> None:
         """Moves bytes between a client and the gRPC server until both have ended their sides."""
