@@ -1,4 +1,4 @@
-"""A `bytes` object under construction: the kernel writes pixels where gRPC will send them from."""
+"""A `bytes` object under construction: the kernel writes pixels where they will be sent from."""
 
 from __future__ import annotations
 

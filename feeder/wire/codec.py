@@ -2,7 +2,7 @@
 
 Small messages go through the generated classes. A chunk, megabytes of pixels, is framed and parsed by hand:
 the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written straight
-into the message that gRPC sends, and the client parses what precedes them (`parse_chunk_start`) and reads
+into the message that is sent, and the client parses what precedes them (`parse_chunk_start`) and reads
 them from the socket into its batch. To anyone else both are ordinary protobuf.
 """
 

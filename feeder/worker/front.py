@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 OPENING_S = 10.0
 """A connection that asks for nothing in so long goes to the gRPC server; one that is no HTTP/2 ends."""
 
-SPARE_CONNECTIONS = 64
+SPARE_CONNECTIONS = 256
 """Connections beyond one a stream: for Describe, health, reflection, and streams that are refused."""
 
 REFUSALS = 16
@@ -229,7 +229,8 @@ class Front:
         try:
             thread.start()
         except BaseException:
-            self._calls.pop(call)
+            with self._lock:
+                del self._calls[call]
             raise
         return True
 
