@@ -1,7 +1,7 @@
 """Settings of gRPC and of sockets, for both sides.
 
-Those of gRPC were chosen on loopback with messages of 0.6 to 2.4 MB (4 to 16 images of 224x224x3): plain settings move 1.5 to
-2.1 GB/s, these 3.4 to 4.4 GB/s.
+gRPC's were chosen on loopback with messages of 0.6 to 2.4 MB (4 to 16 images of 224x224x3): plain settings
+move 1.5 to 2.1 GB/s, these 3.4 to 4.4 GB/s.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Identity:
 
 
 class FeederServicer:
-    """Answers calls on threads of gRPC or of the front; each Feed call has a second one that reads requests."""
+    """Answers calls on threads of gRPC, or of the front; each Feed call has another that reads requests."""
 
     def __init__(
         self,
