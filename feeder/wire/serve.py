@@ -51,8 +51,9 @@ LINGER_S = 2.0
 MAX_FRAME_BYTES = 8 << 20
 """Answers to the peer's pings wait behind a frame: 80 ms at 100 MB/s."""
 
-MAX_IDLE_FRAMES_PER_S = 1000
-"""Frames of a peer between which no request comes to its end, and nothing is sent to it."""
+MAX_IDLE_FRAMES_PER_S = 10_000
+"""Frames of a peer between which no request comes to its end, and no frame is sent to it. A large one of ours
+may well open its windows a thousand times."""
 
 MAX_OUTBOX_BYTES = 64 << 10
 """Of frames other than DATA that the peer makes us send, and does not read."""
@@ -343,11 +344,13 @@ class ServedCall:
             except H2Error as error:
                 failure = f"not HTTP/2 as it should be: {error}"
             self._flush()
+            self._over = failure  # before anyone else asks h2 about a stream that is closed
+            unwanted = bool(failure) and self._sending
             self._changed.notify_all()
         if failure:
             self._set_over(failure)
-            if self._sending:
-                self.cancel()  # nobody wants the rest of the frame
+        if unwanted:
+            self.cancel()  # the rest of the frame may never be read
         return True
 
     def _note(self, events: Sequence[Event]) -> str:
@@ -426,6 +429,7 @@ class ServedCall:
             if not self._over:
                 self._http.reset_stream(STREAM, code)
                 self._flush()
+                self._over = reason
         self._set_over(reason)
 
     def _check(self) -> None:
@@ -434,11 +438,10 @@ class ServedCall:
 
     def _set_over(self, reason: str) -> None:
         with self._changed:
-            first, self._over = not self._over, self._over or reason
+            self._over = self._over or reason
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
-        if first:
-            log.debug("%s: %s", self._peer, reason)
+        log.debug("%s: %s", self._peer, reason)
         for callback in callbacks:
             callback()
 

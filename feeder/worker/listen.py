@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from typing import Any
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
@@ -36,24 +37,40 @@ def bind(address: Address) -> tuple[list[socket.socket], Address]:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {address}: no such host here ({reason})") from None
     port = address.port
-    listeners = []
-    with contextlib.ExitStack() as stack:
-        for family, kind, protocol, _, place in places:
-            listener = stack.enter_context(socket.socket(family, kind, protocol))
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    # "::" stands for IPv4 too; of a name that stands for both, each has its own socket.
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, len(places) > 1)
-                listener.bind((place[0], port, *place[2:]))
-                listener.listen(BACKLOG)
-            except OSError as error:
-                raise ConfigError(f"cannot listen on {address}: {_reason(error, address)}") from None
-            listener.setblocking(False)
-            port = listener.getsockname()[1]  # where the system chooses, all get what the first got
-            listeners.append(listener)
-        stack.pop_all()
+    listeners: list[socket.socket] = []
+    missing = None
+    for family, kind, protocol, _, place in places:
+        try:
+            # "::" stands for IPv4 too; of a name that stands for both, each has its own socket.
+            only = family == socket.AF_INET6 and len(places) > 1
+            listeners.append(_listening(family, kind, protocol, (place[0], port, *place[2:]), only))
+        except OSError as error:
+            refusal = ConfigError(f"cannot listen on {address}: {_reason(error, port)}")
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                missing = missing or refusal  # such as ::1 of "localhost" where there is no IPv6
+                continue
+            for listener in listeners:
+                listener.close()
+            raise refusal from None
+        port = listeners[-1].getsockname()[1]  # where the system chooses, all get what the first got
+    if missing is not None and not listeners:
+        raise missing
     return listeners, Address("tcp", address.host, port)
+
+
+def _listening(family: int, kind: int, protocol: int, place: tuple[Any, ...], only: bool) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
 
 
 def release(address: Address) -> None:
@@ -63,13 +80,13 @@ def release(address: Address) -> None:
             os.unlink(address.path)
 
 
-def _reason(error: OSError, address: Address) -> str:
+def _reason(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"another process listens on port {address.port}; choose another port, or 0 for any free one"
+        return f"another process listens on port {port}; choose another port, or 0 for any free one"
     if error.errno == errno.EADDRNOTAVAIL:
         return "no network interface of this host has that address; use one of its own, or 0.0.0.0 for all"
     if error.errno == errno.EACCES:
-        return f"this user may not listen on port {address.port}; choose one above 1023"
+        return f"this user may not listen on port {port}; choose one above 1023"
     return error.strerror or str(error)
 
 

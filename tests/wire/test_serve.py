@@ -367,7 +367,8 @@ def test_the_peer_ends_the_call(serving: Serve, ending: str) -> None:
     ],
     ids=["ping", "settings", "empty data", "priority", "unknown"],
 )
-def test_floods_end_the_call(serving: Serve, flood: bytes) -> None:
+def test_floods_end_the_call(serving: Serve, flood: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_module, "MAX_IDLE_FRAMES_PER_S", 100)
     one = serving()
     client = one.begin()
     ended = over(one)

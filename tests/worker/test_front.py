@@ -443,6 +443,18 @@ def test_ipv6_and_names(front: Callable[..., Front]) -> None:
             assert call.receive() == 5
 
 
+def test_a_name_may_stand_for_more_than_this_host_has(
+    front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As "localhost" does where there is no IPv6."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    made = front(Address("tcp", "here", 0))
+    monkeypatch.undo()
+    with Call(Address("tcp", "127.0.0.1", made.address.port), FEED, user_agent="test") as call:
+        assert call.receive() == 5
+
+
 def test_nothing_of_the_socket_behind_has_a_name(
     front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
