@@ -176,6 +176,7 @@ class Front:
         with connection, contextlib.suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(REFUSAL_S):
                 reason = f"this worker takes at most {self._most} connections at a time"
+                log.info("%s: refused, %s", _name(connection), reason)
                 await self._loop.sock_sendall(connection, refusal(reason))
                 connection.shutdown(socket.SHUT_WR)
                 while await self._loop.sock_recv(connection, _OPENING_PIECE_BYTES):
