@@ -101,6 +101,7 @@ def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
         *([(values["encoded_cache"], reply.encoded_cache)] if reply.HasField("encoded_cache") else ()),
     ):
         part.update({name: getattr(message, name) for name in part})
+    values["kept_bytes"] = reply.kept_bytes
     return values
 
 
@@ -123,6 +124,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
         f"  arenas    {_size(counters.bytes_placed)} written into trainers' memory; socket "
         f"{reply.side_socket or 'none'}",
+        f"  shared    {counters.images_shared:,} images made once for several streams, "
+        f"{_size(counters.bytes_shared)}; {_size(reply.kept_bytes)} kept for those to come",
         f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",

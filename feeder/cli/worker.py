@@ -66,6 +66,19 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         help="consumers served at a time (default: %(default)s)",
     )
     parser.add_argument(
+        "--max-streams-per-job",
+        type=int,
+        metavar="N",
+        help="of them, those of one job, or of one session without a job (default: no other limit)",
+    )
+    parser.add_argument(
+        "--share-bytes",
+        default="1GiB",
+        metavar="SIZE",
+        help="most that is kept of what was made for one stream and is still to be asked for by another of "
+        "the same data set and settings; 0: each has its own made (default: %(default)s)",
+    )
+    parser.add_argument(
         "--drain-s",
         type=float,
         default=30.0,
@@ -147,6 +160,8 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         listen=parse_listen(args.listen),
         threads=args.threads,
         max_streams=args.max_streams,
+        max_streams_per_job=args.max_streams_per_job,
+        share_bytes=_bytes("--share-bytes", args.share_bytes),
         drain_s=args.drain_s,
         decoder=args.decoder,
         keys=record_keys(args),
@@ -160,19 +175,19 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         encoded_dir=args.encoded_cache_dir,
         warm=args.warm,
         http=None if args.http is None else parse_listen(args.http),
-        arena_bytes=_arena_bytes(args.arena_bytes),
+        arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
     )
 
 
-def _arena_bytes(text: str) -> int:
+def _bytes(option: str, text: str) -> int:
     from feeder.cache import parse_size
 
     if text == "0":
         return 0
     nbytes = parse_size(text).nbytes
     if nbytes is None:
-        raise ConfigError(f"--arena-bytes is a number of bytes, such as 8GiB, or 0; got {text!r}")
+        raise ConfigError(f"{option} is a number of bytes, such as 8GiB, or 0; got {text!r}")
     return nbytes
 
 

@@ -13,7 +13,7 @@ from feeder.records import FormatName, RecordKeys, SeekMode
 from feeder.wire import MAX_NAME
 from feeder.wire.address import Address
 
-__all__ = ["ARENA_BYTES", "WorkerConfig"]
+__all__ = ["ARENA_BYTES", "SHARE_BYTES", "WorkerConfig"]
 
 MAX_STREAMS = 4096
 MAX_THREADS = 4096
@@ -21,6 +21,10 @@ MAX_THREADS = 4096
 ARENA_BYTES = 64 << 30
 """Eight trainers of a host with the most that a client keeps ready by default have a fifth of it. The memory
 is theirs."""
+
+SHARE_BYTES = 1 << 30
+"""7,100 images of 224 pixels: jobs that start within seconds of each other come together, since who is behind
+is served faster, until both are at one place."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class WorkerConfig:
         listen: where to serve; port 0 lets the system choose.
         threads: decode threads; None: see feeder.worker.cpus.
         max_streams: consumers served at a time; each costs two threads.
+        max_streams_per_job: of them, those of one job; None: no limit but max_streams.
+        share_bytes: most that is kept of chunks that several streams want; 0: each has its own made.
         drain_s: after SIGTERM, seconds until streams that still owe answers are cut.
         decoder: "native", "portable", or "auto" for the first that is there.
         keys: where image and label are in a record.
@@ -53,6 +59,8 @@ class WorkerConfig:
     listen: Address
     threads: int | None = None
     max_streams: int = 64
+    max_streams_per_job: int | None = None
+    share_bytes: int = SHARE_BYTES
     drain_s: float = 30.0
     decoder: Kind = "auto"
     keys: RecordKeys = field(default_factory=RecordKeys)
@@ -81,6 +89,10 @@ class WorkerConfig:
             raise ConfigError(f"--threads must be in [1, {MAX_THREADS}], got {self.threads}")
         if not 1 <= self.max_streams <= MAX_STREAMS:
             raise ConfigError(f"--max-streams must be in [1, {MAX_STREAMS}], got {self.max_streams}")
+        if self.max_streams_per_job is not None and not 1 <= self.max_streams_per_job <= MAX_STREAMS:
+            raise ConfigError(
+                f"--max-streams-per-job must be in [1, {MAX_STREAMS}], got {self.max_streams_per_job}"
+            )
         if self.encoded_dir is not None and self.encoded_dir == self.cache_dir:
             raise ConfigError(
                 f"--cache-dir and --encoded-cache-dir must be two folders, each has a budget of its own; got "

@@ -277,8 +277,8 @@ class _Worker:
         if arenas is not None:
             stack.callback(arenas.close)
         quarantine = Quarantine()
-        self._sessions = SessionRegistry(config.max_streams)
-        self._pipeline = Pipeline(readers, callers, quarantine)
+        self._sessions = SessionRegistry(config.max_streams, config.max_streams_per_job)
+        self._pipeline = Pipeline(readers, callers, quarantine, config.share_bytes)
         stack.callback(self._pipeline.close)
         for dataset in datasets.values():
             if dataset.is_remote:  # first, so that nobody waits any longer for a store that does not answer

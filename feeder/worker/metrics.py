@@ -21,6 +21,8 @@ COUNTERS = {
     "bytes_read": ("read_bytes", "Bytes read from shards."),
     "bytes_sent": ("sent_bytes", "Bytes of chunk messages."),
     "bytes_placed": ("placed_bytes", "Pixels written into the memory of trainers on this host."),
+    "images_shared": ("shared_images", "Images delivered that had been made for another stream."),
+    "bytes_shared": ("shared_bytes", "Pixels of those."),
     "bad_records": ("bad_records", "Times that a record was found bad."),
     "storage_retries": ("storage_retries", "Reads of shards that were tried again."),
     "read_s": ("read_seconds", "Thread-seconds spent reading, checking and parsing records."),
@@ -91,6 +93,9 @@ class _Described(Collector):
         yield GaugeMetricFamily("feeder_threads", "Decode threads.", reply.threads)
         yield GaugeMetricFamily("feeder_streams", "Consumers that are served now.", reply.live_streams)
         yield GaugeMetricFamily("feeder_max_streams", "Consumers served at most.", reply.max_streams)
+        yield GaugeMetricFamily(
+            "feeder_kept_bytes", "Pixels kept because several streams want them.", reply.kept_bytes
+        )
         yield GaugeMetricFamily("feeder_draining", "1 where no new stream is taken.", reply.draining)
         yield GaugeMetricFamily(
             "feeder_workers_needed",

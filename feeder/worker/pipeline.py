@@ -3,37 +3,34 @@
 scheduler -> readers (storage, crc, parse) -> ready, bounded -> callers (decode into the message) -> stream
 
 A reader does not wait for an object store: it asks for the records of the chunks that come next, in their
-order, and goes on with those that came.
+order, and goes on with those that came. A chunk that several streams want is made once, and copied for each.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feeder.batch import Asked, BadChunk, ChunkMaker, Fetched, FoundBad
-from feeder.decode import MessageBuffer
-from feeder.errors import Closed, ConfigError, StorageError
+from feeder.batch import Asked, BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
 from feeder.records import Reading
-from feeder.wire import max_slots
-from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply
-from feeder.wire.messages import BadRecordInfo, ChunkRequest, Draining, Failed, FailureKind
-from feeder.worker.arenas import Arena, Target
+from feeder.spec import StreamSpec
+from feeder.wire.codec import encode_reply
+from feeder.wire.messages import ChunkRequest, Draining
+from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, failed, images_of
+from feeder.worker.arenas import Arena
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.scheduler import Job, Scheduler
+from feeder.worker.shared_chunks import MadeOnce, Share, SharedChunks, Turn
 from feeder.worker.stream import Answer, Stream
 
 __all__ = ["Counters", "Pipeline"]
-
-log = logging.getLogger(__name__)
 
 BUDGET_BYTES = 512 << 20
 STREAM_BYTES = 128 << 20
@@ -56,6 +53,8 @@ class Counters:
     chunks: int = 0
     bytes_sent: int = 0
     bytes_placed: int = 0
+    images_shared: int = 0
+    bytes_shared: int = 0
     bad_records: int = 0
     read_s: float = 0.0
     decode_s: float = 0.0
@@ -63,27 +62,29 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    stream: Stream
-    maker: ChunkMaker
-    arena: Arena | None
+class _Work:
+    """A request whose turn has come, and the chunk that it shares with others if it does."""
+
+    opened: OpenStream
+    job: Job
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Coming:
     """A chunk whose records were asked for from an object store."""
 
-    opened: _Open
-    job: Job
+    work: _Work
     asked: Asked
     reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    opened: _Open
-    job: Job
-    fetched: Fetched
+    """What can be made, or copied where nothing was fetched."""
+
+    work: _Work
+    fetched: Fetched | None
 
 
 class Pipeline:
@@ -93,12 +94,14 @@ class Pipeline:
         readers: threads that read records.
         callers: threads that each have one chunk decoded at a time, on the decoder's own pool.
         quarantine: is told of bad records.
+        share_bytes: most that is kept of chunks that several streams want; 0: each makes its own.
     """
 
-    def __init__(self, readers: int, callers: int, quarantine: Quarantine) -> None:
+    def __init__(self, readers: int, callers: int, quarantine: Quarantine, share_bytes: int = 0) -> None:
         self._quarantine = quarantine
         self._scheduler = Scheduler(BUDGET_BYTES, STREAM_BYTES, MAX_OUTSTANDING)
-        self._open: dict[int, _Open] = {}
+        self._shared = SharedChunks(share_bytes)
+        self._open: dict[int, OpenStream] = {}
         self._counters = Counters()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -132,16 +135,26 @@ class Pipeline:
             self._count_idle(0)
             return replace(self._counters)
 
-    def open(self, stream: Stream, maker: ChunkMaker, arena: Arena | None = None) -> None:
+    @property
+    def kept_bytes(self) -> int:
+        """Pixels that are kept because several streams want them."""
+        return self._shared.nbytes
+
+    def open(
+        self, stream: Stream, maker: ChunkMaker, job: str, slots: range, arena: Arena | None = None
+    ) -> None:
         """Takes requests of a stream from now on; does nothing for one whose call ended meanwhile.
 
         Args:
+            job: that it belongs to; jobs take turns.
+            slots: of every step, that its consumer asks for.
             arena: of the stream's client; it ends with the stream.
         """
         with self._lock:
             if not stream.closed:
-                self._open[stream.number] = _Open(stream, maker, arena)
-                self._scheduler.open(stream.number, maker.spec.image_bytes)
+                self._open[stream.number] = OpenStream(stream, maker, arena)
+                self._scheduler.open(stream.number, maker.spec.image_bytes, job)
+                self._shared.open(stream.number, maker.spec, slots)
             elif arena is not None:
                 arena.end()
 
@@ -150,7 +163,8 @@ class Pipeline:
         with self._lock:
             opened = self._open.pop(stream.number, None)
             self._scheduler.close(stream.number)
-            unwanted = [coming.reading for coming in self._coming if coming.opened.stream is stream]
+            self._shared.close(stream.number)
+            unwanted = [coming.reading for coming in self._coming if self._dropped(coming.work)]
             self._work.notify_all()
         if opened is not None and opened.arena is not None:
             opened.arena.end()
@@ -189,6 +203,9 @@ class Pipeline:
                     self._counters.chunks += 1
                     self._counters.bytes_sent += len(answer.data)
                     self._counters.bytes_placed += answer.placed_bytes
+                    if answer.shared_bytes:
+                        self._counters.images_shared += answer.images
+                        self._counters.bytes_shared += answer.shared_bytes
 
     def drain(self) -> None:
         """Tells every stream that the worker wants to go; each ends once nothing is owed."""
@@ -222,37 +239,55 @@ class Pipeline:
             self._read_one(*work)
             del work  # a thread that waits keeps nothing of a stream
 
-    def _read_one(self, opened: _Open, job: Job, coming: _Coming | None) -> None:
+    def _read_one(self, work: _Work, coming: _Coming | None) -> None:
         started_s = time.perf_counter()
-        fetched = asked = None
+        ready = asked = None
         try:
-            if coming is not None:
-                if not opened.stream.closed:
-                    fetched = opened.maker.finish(coming.asked)
-            else:
-                asked = _ask(opened, job.request)
-                if asked.reading is None:
-                    fetched = opened.maker.finish(asked)
+            if coming is None:
+                check(work.opened, work.job.request)
+                turn, work = self._begin(work)
+                if turn == "copy":
+                    ready = _Ready(work, None)
+                elif turn == "make":
+                    request = work.job.request
+                    asked = work.opened.maker.ask(request.epoch, request.taken, request.slots)
+                    if asked.reading is None:
+                        ready = _Ready(work, work.opened.maker.finish(asked))
+            elif self._is_wanted(work):
+                ready = _Ready(work, work.opened.maker.finish(coming.asked))
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
-            self._fail(opened, job, error)
+            self._fail(work, error)
         started = None
         with self._lock:
             self._counters.read_s += time.perf_counter() - started_s
             self._reading -= 1
-            if fetched is not None:
+            if ready is not None:
                 self._prefer_came = coming is None
-                self._ready.append(_Ready(opened, job, fetched))
+                self._ready.append(ready)
                 self._ready_changed.notify()
             elif asked is not None and asked.reading is not None:
-                started = _Coming(opened, job, asked, asked.reading)
+                started = _Coming(work, asked, asked.reading)
                 self._coming.add(started)
                 self._coming_bytes += started.reading.nbytes
-            if fetched is None:
+            if ready is None:
                 self._wake_reader()
         if started is not None:
             started.reading.when_done(partial(self._note_came, started))
-            if opened.stream.closed:
+            if not self._is_wanted(work):
                 started.reading.cancel()
+
+    def _begin(self, work: _Work) -> tuple[Turn, _Work]:
+        with self._lock:
+            turn, share = self._shared.begin(work.job)
+        return turn, replace(work, share=share)
+
+    def _is_wanted(self, work: _Work) -> bool:
+        """Whether anybody waits for a chunk in the making; where nobody does, it is not to be made."""
+        with self._lock:
+            return not self._dropped(work)
+
+    def _dropped(self, work: _Work) -> bool:
+        return work.opened.stream.closed if work.share is None else self._shared.abandon(work.share)
 
     def _note_came(self, coming: _Coming) -> None:
         with self._lock:
@@ -271,7 +306,7 @@ class Pipeline:
     def _remote(self) -> set[int]:
         return {number for number, opened in self._open.items() if opened.maker.dataset.is_remote}
 
-    def _next_to_read(self) -> tuple[_Open, Job, _Coming | None] | None:
+    def _next_to_read(self) -> tuple[_Work, _Coming | None] | None:
         """A chunk to ask for, or to read where there is nobody to ask; or one that came."""
         with self._lock:
             while not self._stopping:
@@ -282,30 +317,76 @@ class Pipeline:
                     job = None if came else self._scheduler.take(() if may_ask else self._remote())
                     if job is not None:
                         self._reading += 1
-                        return self._open[job.stream], job, None
+                        return _Work(self._open[job.stream], job), None
                     if self._came:
                         coming = self._came.popleft()
                         self._coming.discard(coming)
                         self._coming_bytes -= coming.reading.nbytes
                         self._reading += 1
-                        return coming.opened, coming.job, coming
+                        return coming.work, coming
                 self._work.wait()
         return None
 
     def _make(self) -> None:
         while (ready := self._next_ready()) is not None:
-            if not ready.opened.stream.closed:
-                self._make_one(ready.opened, ready.job, ready.fetched)
+            started_s = time.perf_counter()
+            self._make_one(ready.work, ready.fetched)
+            with self._lock:
+                self._counters.decode_s += time.perf_counter() - started_s
             del ready  # a thread that waits keeps no segment of the cache mapped
 
-    def _make_one(self, opened: _Open, job: Job, fetched: Fetched) -> None:
-        started_s = time.perf_counter()
+    def _make_one(self, work: _Work, fetched: Fetched | None) -> None:
+        if fetched is None:
+            self._copy(work)
+            return
+        if not self._is_wanted(work):
+            return
+        make = partial(self._decode, work.opened.maker, fetched)
         try:
-            opened.stream.put(self._chunk(opened, job, fetched))
+            if work.share is None:
+                work.opened.stream.put(answer(work.opened, work.job, make))
+                return
+            chunk = self._make_shared(work, make)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
-            self._fail(opened, job, error)
+            self._fail(work, error)
+            return
         with self._lock:
-            self._counters.decode_s += time.perf_counter() - started_s
+            jobs = self._shared.made(work.share, chunk)
+            works = [
+                _Work(self._open[job.stream], job, work.share) for job in jobs if job.stream in self._open
+            ]
+        for other in works:
+            self._copy(other, first=other.job is work.job)
+
+    def _make_shared(self, work: _Work, make: Make) -> MadeOnce:
+        """Into memory of the worker's own: a client may change what is in its arena."""
+        slots, spec = len(work.job.request.slots), work.opened.maker.spec
+        images = images_of(np.empty(slots * spec.image_bytes, np.uint8), slots, spec)
+        return MadeOnce(make(images, None), images)
+
+    def _copy(self, work: _Work, *, first: bool = False) -> None:
+        """Answers with a chunk that is there; `first`: it was made for this job."""
+        assert work.share is not None
+        assert work.share.chunk is not None
+        chunk = work.share.chunk
+        try:
+            copied = answer(work.opened, work.job, chunk.copy)
+        except Exception as error:  # noqa: BLE001
+            self._fail(replace(work, share=None), error)
+        else:
+            work.opened.stream.put(copied if first else copied._replace(shared_bytes=chunk.pixels.nbytes))
+
+    def _decode(
+        self,
+        maker: ChunkMaker,
+        fetched: Fetched,
+        out: NDArray[np.uint8],
+        places: NDArray[np.int64] | None = None,
+    ) -> MadeChunk:
+        made = maker.make(fetched, out, places)
+        if made.bad:
+            self._note_bad(maker.spec, made.bad)
+        return made
 
     def _next_ready(self) -> _Ready | None:
         with self._lock:
@@ -325,69 +406,20 @@ class Pipeline:
         self._idle_counted_s = now_s
         self._idle += change
 
-    def _chunk(self, opened: _Open, job: Job, fetched: Fetched) -> Answer:
-        maker, arena = opened.maker, opened.arena
-        if arena is not None and job.request.destination is not None:
-            with arena.writing(job.request, maker.spec.image_size) as target:
-                if target is not None:
-                    return self._placed(maker, job, fetched, target)
-        spec = maker.spec
-        slots = len(job.request.slots)
-        frame = ChunkFrame(job.request.id, slots, spec.image_bytes)
-        buffer = MessageBuffer(frame.size)
-        message = np.frombuffer(buffer, np.uint8)
-        out = message[frame.pixels_at :].reshape(slots, spec.image_size, spec.image_size, 3)
-        made = maker.make(fetched, out)
-        frame.fill(message, made.records, made.labels, made.status)
-        del message, out  # finish() wants no view alive
-        data = buffer.finish()
-        if made.bad:
-            data = frame.with_bad(data, self._note_bad(spec.dataset, made.bad))
-        return Answer(data, job, slots)
-
-    def _placed(self, maker: ChunkMaker, job: Job, fetched: Fetched, target: Target) -> Answer:
-        made = maker.make(fetched, *target)
-        bad = self._note_bad(maker.spec.dataset, made.bad) if made.bad else []
-        slots = len(job.request.slots)
-        data = encode_placed(job.request.id, made.records, made.labels, made.status, bad)
-        return Answer(data, job, slots, slots * maker.spec.image_bytes)
-
-    def _fail(self, opened: _Open, job: Job, error: Exception) -> None:
-        kind, bad, message = FailureKind.INTERNAL, None, str(error)
+    def _fail(self, work: _Work, error: Exception) -> None:
+        """Answers whoever waits for a chunk that cannot be made."""
         if isinstance(error, BadChunk):
-            kind = FailureKind.BAD_RECORD
-            bad = self._note_bad(opened.maker.spec.dataset, error.found)[0]
-            bad = replace(bad, reason=error.reason)  # says also why nothing stands in for it
-        elif isinstance(error, ConfigError):
-            kind = FailureKind.INVALID
-        elif isinstance(error, Closed):
-            pass  # the worker ends
-        elif isinstance(error, StorageError):
-            kind = FailureKind.STORAGE
-            log.warning("stream %d: chunk %d: %s", opened.stream.number, job.request.id, error)
-        else:
-            message = f"{type(error).__name__}: {error}"
-            log.error("stream %d: chunk %d failed", opened.stream.number, job.request.id, exc_info=error)
-        opened.stream.put(Answer(encode_reply(Failed(job.request.id, kind, message, bad)), job))
-
-    def _note_bad(self, dataset: str, found: tuple[FoundBad, ...]) -> list[BadRecordInfo]:
-        infos = [BadRecordInfo(dataset, bad.record, bad.shard, bad.index, bad.reason) for bad in found]
-        self._quarantine.add(infos)
+            self._note_bad(work.opened.maker.spec, error.found)
+        reply = failed(work.opened, work.job, error)
+        jobs = [work.job]
         with self._lock:
-            self._counters.bad_records += len(infos)
-        return infos
+            if work.share is not None:
+                jobs = self._shared.failed(work.share)
+            streams = [(self._open[job.stream].stream, job) for job in jobs if job.stream in self._open]
+        for stream, job in streams:
+            stream.put(Answer(encode_reply(replace(reply, id=job.request.id)), job))
 
-
-def _ask(opened: _Open, request: ChunkRequest) -> Asked:
-    maker = opened.maker
-    most = max_slots(maker.spec.image_bytes)
-    if not 1 <= len(request.slots) <= most:
-        raise ConfigError(
-            f"a chunk request names between 1 and {most} slots for images of {maker.spec.image_size} pixels, "
-            f"got {len(request.slots)}"
-        )
-    if any(this >= following for this, following in pairwise(request.slots)):
-        raise ConfigError(f"slots of a chunk request must ascend, got {list(request.slots)}")
-    if opened.arena is not None and request.destination is not None:
-        opened.arena.check(request, maker.spec.image_bytes)
-    return maker.ask(request.epoch, request.taken, request.slots)
+    def _note_bad(self, spec: StreamSpec, found: tuple[FoundBad, ...]) -> None:
+        self._quarantine.add(bad_infos(spec, found))
+        with self._lock:
+            self._counters.bad_records += len(found)

@@ -2,8 +2,10 @@
 
     asked --take--> in the works --answered--> credit is free --sent--> bytes are free
 
-Streams take turns. A stream whose answers are not fetched stops at its share of the budget for unsent bytes,
-and leaves its turns to others.
+Jobs take turns, and the streams of a job among themselves: next is who was given the fewest images. So a
+job of eight streams gets no more than a job of one, and small chunks get as much as large ones. A stream
+whose answers are not fetched stops at its share of the budget for unsent bytes, and leaves its turns to
+others; what it leaves is not made up for.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Generic, Protocol, TypeVar
 
 from feeder.errors import ConfigError
 from feeder.wire.messages import ChunkRequest
@@ -27,12 +32,65 @@ class Job:
     nbytes: int
 
 
-@dataclass(slots=True)
+class _Served(Protocol):
+    images: int
+    """That it was given, and those that it let go by."""
+
+
+_Who = TypeVar("_Who", bound=_Served)
+
+
+class _Turns(Generic[_Who]):
+    """Who wants something: who was given the fewest images comes first, then who waited longest.
+
+    Start-time fair queueing (Goyal, Vin and Cheng 1996): who had nothing to ask for begins where the others
+    are, so that a rest earns nothing.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, _Who]] = []
+        self._ticks = count()
+        self._level = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, who: _Who) -> None:
+        """It wants something again."""
+        who.images = max(who.images, self._level)
+        heappush(self._heap, (who.images, next(self._ticks), who))
+
+    def pop(self) -> _Who:
+        """The next, which wants nothing until it is added."""
+        return heappop(self._heap)[2]
+
+    def serve(self, who: _Who, images: int) -> None:
+        """Who was popped is given something."""
+        self._level = max(self._level, who.images)
+        who.images += images
+
+    def discard(self, who: _Who) -> None:
+        """It wants nothing any more."""
+        self._heap = [entry for entry in self._heap if entry[2] is not who]
+        heapify(self._heap)
+
+
+@dataclass(slots=True, eq=False)
 class _Stream:
+    number: int
+    job: str
     image_bytes: int
     pending: deque[ChunkRequest] = field(default_factory=deque)
     outstanding: int = 0
     unsent_bytes: int = 0
+    images: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    turns: _Turns[_Stream] = field(default_factory=_Turns)
+    streams: int = 0
+    images: int = 0
 
 
 class Scheduler:
@@ -51,22 +109,33 @@ class Scheduler:
         self._stream_bytes = stream_bytes
         self.max_outstanding = max_outstanding
         self._streams: dict[int, _Stream] = {}
-        # Each stream that has a pending request, in the order of their turns.
-        self._turns: deque[int] = deque()
+        self._jobs: dict[str, _Job] = {}
+        # Each job that has a stream with a pending request; each such stream is in its job's turns.
+        self._turns: _Turns[_Job] = _Turns()
 
     @property
     def waiting(self) -> bool:
         """Whether any request has not been taken; `take` may still find that none has room."""
         return bool(self._turns)
 
-    def open(self, stream: int, image_bytes: int) -> None:
-        """A stream begins, whose images have `image_bytes` bytes each."""
-        self._streams[stream] = _Stream(image_bytes)
+    def open(self, stream: int, image_bytes: int, job: str) -> None:
+        """A stream of a job begins, whose images have `image_bytes` bytes each."""
+        self._streams[stream] = _Stream(stream, job, image_bytes)
+        self._jobs.setdefault(job, _Job()).streams += 1
 
     def close(self, stream: int) -> None:
         """A stream ends; what it asked for and did not get is forgotten."""
-        if self._streams.pop(stream, None) and stream in self._turns:
-            self._turns.remove(stream)
+        state = self._streams.pop(stream, None)
+        if state is None:
+            return
+        job = self._jobs[state.job]
+        if state.pending:
+            job.turns.discard(state)
+            if not job.turns:
+                self._turns.discard(job)
+        job.streams -= 1
+        if not job.streams:
+            del self._jobs[state.job]
 
     def ask(self, stream: int, request: ChunkRequest) -> None:
         """A request came.
@@ -81,9 +150,12 @@ class Scheduler:
                 f"allowed {self.max_outstanding}"
             )
         state.outstanding += 1
-        if not state.pending:
-            self._turns.append(stream)
         state.pending.append(request)
+        if len(state.pending) == 1:
+            job = self._jobs[state.job]
+            if not job.turns:
+                self._turns.add(job)
+            job.turns.add(state)
 
     def take(self, without: Collection[int] = ()) -> Job | None:
         """The next request to work on; None if there is none whose stream has room for the answer.
@@ -92,19 +164,37 @@ class Scheduler:
             without: streams that leave their turns to others now.
         """
         share = min(self._stream_bytes, self._budget_bytes // max(1, len(self._streams)))
-        for _ in range(len(self._turns)):
-            stream = self._turns.popleft()
-            state = self._streams[stream]
-            nbytes = len(state.pending[0].slots) * state.image_bytes
-            if stream in without or (state.unsent_bytes and state.unsent_bytes + nbytes > share):
-                self._turns.append(stream)
+        passed: list[_Job] = []
+        found = None
+        while self._turns and found is None:
+            job = self._turns.pop()
+            passed.append(job)
+            found = self._take_of(job, share, without)
+            if found is not None:
+                self._turns.serve(job, _work(found.request))
+        for job in passed:
+            if job.turns:
+                self._turns.add(job)
+        return found
+
+    def _take_of(self, job: _Job, share: int, without: Collection[int]) -> Job | None:
+        passed: list[_Stream] = []
+        found = None
+        while job.turns and found is None:
+            state = job.turns.pop()
+            passed.append(state)
+            request = state.pending[0]
+            nbytes = len(request.slots) * state.image_bytes
+            if state.number in without or (state.unsent_bytes and state.unsent_bytes + nbytes > share):
                 continue
-            request = state.pending.popleft()
+            job.turns.serve(state, _work(request))
+            state.pending.popleft()
             state.unsent_bytes += nbytes
+            found = Job(state.number, request, nbytes)
+        for state in passed:
             if state.pending:
-                self._turns.append(stream)
-            return Job(stream, request, nbytes)
-        return None
+                job.turns.add(state)
+        return found
 
     def answered(self, job: Job) -> None:
         """The answer to a job is about to be sent: who gets it may ask anew at once."""
@@ -122,3 +212,8 @@ class Scheduler:
         """Requests of the stream that are not answered; 0 for one that ended."""
         state = self._streams.get(stream)
         return state.outstanding if state else 0
+
+
+def _work(request: ChunkRequest) -> int:
+    """In images; one that asks for nothing, which is answered, too, counts as one."""
+    return max(1, len(request.slots))

@@ -26,7 +26,7 @@ from feeder.worker.arenas import Arenas
 from feeder.worker.caching import Caching, EncodedCaching
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
-from feeder.worker.sessions import SessionRegistry, Ticket
+from feeder.worker.sessions import SessionRegistry, Ticket, job_of
 from feeder.worker.stream import Stream
 
 __all__ = ["FeederServicer", "Identity"]
@@ -132,12 +132,15 @@ class FeederServicer:
                 seek_torn=sum(counts.torn for counts in seek),
                 seek_dropped=sum(counts.dropped for counts in seek),
                 bytes_placed=counters.bytes_placed,
+                images_shared=counters.images_shared,
+                bytes_shared=counters.bytes_shared,
             ),
             uptime_s=time.monotonic() - self._started_s,
             quarantine=[bad_to_proto(info) for info in self._quarantine.newest()],
             cache=None if self._caching is None else self._caching.info(),
             side_socket="" if self._arenas is None else self._arenas.path,
             encoded_cache=None if self._encoded is None else self._encoded.info(),
+            kept_bytes=self._pipeline.kept_bytes,
         )
 
     def feed(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]:
@@ -174,7 +177,8 @@ class FeederServicer:
         maker = self._maker(opening)
         self._sessions.claim(ticket, opening)
         arena = self._arenas.claim(opening.arena) if self._arenas is not None and opening.arena else None
-        self._pipeline.open(stream, maker, arena)
+        slots = maker.order.consumer_slots(opening.consumer_index, opening.consumer_count)
+        self._pipeline.open(stream, maker, job_of(opening), slots, arena)
         spec = opening.spec
         log.info(
             "stream %d opened: %s, %s, job %r, consumer %d of %d, batch %d, %s, %d px%s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 
 import grpc
@@ -12,12 +13,17 @@ from feeder.spec import StreamSpec
 from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
 
-__all__ = ["SessionRegistry", "Ticket"]
+__all__ = ["SessionRegistry", "Ticket", "job_of"]
+
+
+def job_of(opening: Open) -> str:
+    """What a stream belongs to: its job, or its session where it names none."""
+    return f"job {opening.job!r}" if opening.job else f"session {opening.session!r}"
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A stream's right to be served; `job` once it has claimed one."""
+    """A stream's right to be served; `opening` once it has claimed its place in a job."""
 
     number: int
     opening: Open | None = None
@@ -33,14 +39,21 @@ class _Job:
 
 
 class SessionRegistry:
-    """All live streams of a worker; safe to use from any thread."""
+    """All live streams of a worker; safe to use from any thread.
 
-    def __init__(self, max_streams: int) -> None:
+    Args:
+        max_streams: at a time.
+        max_streams_per_job: of them, those of one job; None: as many. A session without job counts as one.
+    """
+
+    def __init__(self, max_streams: int, max_streams_per_job: int | None = None) -> None:
         self.max_streams = max_streams
+        self._per_job = max_streams_per_job
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._tickets: set[Ticket] = set()
         self._jobs: dict[str, _Job] = {}
+        self._streams: Counter[str] = Counter()  # of each job
         self._draining = False
         self._served = 0
 
@@ -81,33 +94,46 @@ class SessionRegistry:
             return ticket
 
     def claim(self, ticket: Ticket, opening: Open) -> None:
-        """Takes the place of a consumer in a named job; does nothing for a stream without job.
+        """Takes the place of a stream in its job, and that of a consumer where the job has a name.
 
         Raises:
-            Refusal: another live session has this place.
+            Refusal: another live session has this place, or the job as many streams as it may.
             ConfigError: the job runs with other settings.
             Closed: the stream ended meanwhile, so that nobody would give the place back.
         """
         with self._lock:
             if ticket not in self._tickets:
                 raise Closed("the call ended before the stream was open")
-            if not opening.job:
-                return
-            job = self._jobs.get(opening.job)
-            if job is None:
-                job = _Job(opening.spec, opening.fingerprint, opening.consumer_count)
-            else:
-                _check_same(job, opening)
-            session, streams = job.sessions.get(opening.consumer_index, (opening.session, 0))
-            if session != opening.session:
+            name = job_of(opening)
+            if opening.job:
+                self._check_place(opening)
+            if self._per_job is not None and self._streams[name] >= self._per_job:
                 raise Refusal(
-                    grpc.StatusCode.ALREADY_EXISTS,
-                    f"job {opening.job!r} has a live session of consumer {opening.consumer_index} already; "
-                    f"give each consumer its own consumer_index, or close the other session first",
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"stream {self._streams[name] + 1} of {name} refused: --max-streams-per-job is "
+                    f"{self._per_job}",
                 )
-            job.sessions[opening.consumer_index] = (session, streams + 1)
-            self._jobs[opening.job] = job
+            self._streams[name] += 1
+            if opening.job:
+                job = self._jobs.setdefault(
+                    opening.job, _Job(opening.spec, opening.fingerprint, opening.consumer_count)
+                )
+                _, streams = job.sessions.get(opening.consumer_index, ("", 0))
+                job.sessions[opening.consumer_index] = (opening.session, streams + 1)
             ticket.opening = opening
+
+    def _check_place(self, opening: Open) -> None:
+        job = self._jobs.get(opening.job)
+        if job is None:
+            return
+        _check_same(job, opening)
+        session, _ = job.sessions.get(opening.consumer_index, (opening.session, 0))
+        if session != opening.session:
+            raise Refusal(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"job {opening.job!r} has a live session of consumer {opening.consumer_index} already; "
+                f"give each consumer its own consumer_index, or close the other session first",
+            )
 
     def leave(self, ticket: Ticket) -> None:
         """The stream ended; does nothing the second time."""
@@ -117,6 +143,11 @@ class SessionRegistry:
             self._tickets.remove(ticket)
             opening = ticket.opening
             if opening is not None:
+                name = job_of(opening)
+                self._streams[name] -= 1
+                if not self._streams[name]:
+                    del self._streams[name]
+            if opening is not None and opening.job:
                 job = self._jobs[opening.job]
                 session, streams = job.sessions[opening.consumer_index]
                 if streams > 1:

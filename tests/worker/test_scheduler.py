@@ -30,7 +30,7 @@ def taken(state: Scheduler) -> list[tuple[int, int]]:
 def test_streams_take_turns() -> None:
     state = scheduler()
     for stream in (1, 2, 3):
-        state.open(stream, 10)
+        state.open(stream, 10, "job")
     for number in range(3):
         state.ask(1, request(number))
     state.ask(2, request(0))
@@ -43,7 +43,7 @@ def test_streams_take_turns() -> None:
 def test_streams_may_leave_their_turns_to_others_for_a_while() -> None:
     state = scheduler()
     for stream in (1, 2):
-        state.open(stream, 10)
+        state.open(stream, 10, f"job {stream}")
         state.ask(stream, request(0))
     assert (job := state.take({1})) is not None
     assert job.stream == 2
@@ -54,8 +54,8 @@ def test_streams_may_leave_their_turns_to_others_for_a_while() -> None:
 
 def test_a_stream_that_does_not_fetch_stops_at_its_share_and_others_go_on() -> None:
     state = scheduler(share=25)
-    state.open(1, 10)
-    state.open(2, 10)
+    state.open(1, 10, "job 1")
+    state.open(2, 10, "job 2")
     for number in range(4):
         state.ask(1, request(number))
     first, second = state.take(), state.take()
@@ -70,11 +70,11 @@ def test_a_stream_that_does_not_fetch_stops_at_its_share_and_others_go_on() -> N
 
 def test_the_budget_is_shared_by_the_streams_that_are_open() -> None:
     state = scheduler(budget=40)
-    state.open(1, 10)
+    state.open(1, 10, "job 1")
     for number in range(8):
         state.ask(1, request(number))
     assert taken(state) == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    state.open(2, 10)
+    state.open(2, 10, "job 2")
     for number in range(8):
         state.ask(2, request(number))
     assert taken(state) == [(2, 0), (2, 1)]
@@ -84,7 +84,7 @@ def test_the_budget_is_shared_by_the_streams_that_are_open() -> None:
 
 def test_one_chunk_always_fits() -> None:
     state = scheduler(budget=5, share=5)
-    state.open(1, 10)
+    state.open(1, 10, "job 1")
     state.ask(1, request(0, slots=4))
     state.ask(1, request(1))
     job = state.take()
@@ -97,7 +97,7 @@ def test_one_chunk_always_fits() -> None:
 
 def test_one_request_too_many() -> None:
     state = scheduler(outstanding=2)
-    state.open(1, 10)
+    state.open(1, 10, "job 1")
     state.ask(1, request(0))
     state.ask(1, request(1))
     with pytest.raises(ConfigError, match="chunk request 7 is one too many: 2 are unanswered"):
@@ -113,7 +113,7 @@ def test_one_request_too_many() -> None:
 
 def test_credit_comes_back_before_the_bytes_do() -> None:
     state = scheduler(budget=10, share=10, outstanding=1)
-    state.open(1, 10)
+    state.open(1, 10, "job 1")
     state.ask(1, request(0))
     job = state.take()
     assert job is not None
@@ -126,8 +126,8 @@ def test_credit_comes_back_before_the_bytes_do() -> None:
 
 def test_a_stream_that_ends_is_forgotten() -> None:
     state = scheduler()
-    state.open(1, 10)
-    state.open(2, 10)
+    state.open(1, 10, "job 1")
+    state.open(2, 10, "job 2")
     state.ask(1, request(0))
     state.ask(1, request(1))
     state.ask(2, request(0))
@@ -157,7 +157,7 @@ def test_any_events_keep_the_bounds(events: list[tuple[str, int, int]]) -> None:
     number = 0
     for event, stream, size in events:
         if event == "open" and stream not in asked:
-            state.open(stream, 10)
+            state.open(stream, 10, f"job {stream}")
             asked[stream] = []
         elif event == "close" and stream in asked:
             state.close(stream)
@@ -186,3 +186,79 @@ def test_any_events_keep_the_bounds(events: list[tuple[str, int, int]]) -> None:
         for open_stream, pending in asked.items():
             owed = len(pending) + sum(job.stream == open_stream for job in in_works)
             assert state.owed(open_stream) == owed <= 5
+
+
+def given_to_jobs(state: Scheduler, jobs: dict[int, str], images: int) -> dict[str, int]:
+    """What jobs got of so many images, where each answer is sent at once and its stream asks again."""
+    given = dict.fromkeys(jobs.values(), 0)
+    while sum(given.values()) < images:
+        job = state.take()
+        assert job is not None
+        given[jobs[job.stream]] += len(job.request.slots)
+        state.answered(job)
+        state.sent(job)
+        state.ask(job.stream, job.request)
+    return given
+
+
+def test_a_job_of_many_streams_gets_no_more_than_a_job_of_one() -> None:
+    state = scheduler()
+    jobs = dict.fromkeys(range(8), "eight") | {8: "one"}
+    for stream, job in jobs.items():
+        state.open(stream, 10, job)
+        for _ in range(3):
+            state.ask(stream, request(0, slots=4))
+    assert given_to_jobs(state, jobs, 800) == {"eight": 400, "one": 400}
+
+
+def test_large_chunks_get_no_more_images_than_small_ones() -> None:
+    state = scheduler()
+    jobs = {1: "large", 2: "small", 3: "small too"}
+    for stream, slots in ((1, 32), (2, 2), (3, 8)):
+        state.open(stream, 10, jobs[stream])
+        for _ in range(2):
+            state.ask(stream, request(0, slots))
+    given = given_to_jobs(state, jobs, 9600)
+    assert max(given.values()) - min(given.values()) <= 32
+
+
+def test_a_rest_earns_nothing() -> None:
+    state = scheduler(share=20)
+    jobs = {1: "busy", 2: "idle", 3: "stuck"}
+    for stream, job in jobs.items():
+        state.open(stream, 10, job)
+    for stream in (1, 3):
+        for _ in range(6):
+            state.ask(stream, request(0))
+    stuck = [state.take() for _ in range(4)]
+    assert [job.stream for job in stuck if job is not None] == [1, 3, 1, 3]
+    for job in stuck:
+        if job is not None and job.stream == 1:
+            state.answered(job)
+            state.sent(job)
+    given_to_jobs(state, jobs, 100)  # for stream 1 alone: 3 is at its share, 2 asks for nothing
+    for job in stuck:
+        if job is not None and job.stream == 3:
+            state.answered(job)
+            state.sent(job)
+            state.ask(3, request(0))
+    for _ in range(6):
+        state.ask(2, request(0))
+    given = given_to_jobs(state, jobs, 30)
+    assert max(given.values()) - min(given.values()) <= 1
+
+
+def test_turns_of_streams_that_end_pass_to_the_others() -> None:
+    state = scheduler()
+    for stream, job in ((1, "a"), (2, "a"), (3, "b")):
+        state.open(stream, 10, job)
+        state.ask(stream, request(stream))
+        state.ask(stream, request(stream))
+    state.close(1)
+    assert taken(state) == [(2, 2), (3, 3), (2, 2), (3, 3)]
+    state.ask(2, request(5))
+    state.close(2)
+    assert not state.waiting
+    state.open(4, 10, "a")
+    state.ask(4, request(6))
+    assert taken(state) == [(4, 6)]

@@ -110,3 +110,22 @@ def test_a_stream_that_ended_claims_nothing(job: str) -> None:
     with pytest.raises(Closed):
         registry.claim(ticket, opening("a", job=job))
     claimed(registry, opening("b"))
+
+
+@pytest.mark.parametrize(("name", "called"), [("j", "job 'j'"), ("", "session 's'")])
+def test_one_stream_of_a_job_too_many_is_refused_by_name(name: str, called: str) -> None:
+    registry = SessionRegistry(8, 2)
+    first = claimed(registry, opening(job=name))
+    claimed(registry, opening(job=name))
+    text = f"stream 3 of {called} refused: --max-streams-per-job is 2"
+    refused = registry.enter()
+    with pytest.raises(Refusal, match=text) as caught:
+        registry.claim(refused, opening(job=name))
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    registry.leave(refused)
+    claimed(registry, opening("t", job="other"))
+    registry.leave(first)
+    third = claimed(registry, opening(job=name))
+    with pytest.raises(Refusal, match=text):
+        registry.claim(registry.enter(), opening(job=name))
+    registry.leave(third)

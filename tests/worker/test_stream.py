@@ -90,7 +90,7 @@ def test_a_call_that_ended_before_it_was_open_stays_ended() -> None:
     pipeline, stream, maker = Pipeline(1, 1, Quarantine()), Stream(1), Any
     try:
         stream.close()
-        pipeline.open(stream, maker)  # type: ignore[arg-type]  # it is not looked at
+        pipeline.open(stream, maker, "job", range(8))  # type: ignore[arg-type]  # it is not looked at
         pipeline.drain()
         assert stream.next(lambda: False) is None
     finally:

@@ -54,7 +54,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache")
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache", "kept_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class DescribeReply(_message.Message):
     CACHE_FIELD_NUMBER: _ClassVar[int]
     SIDE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     ENCODED_CACHE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     worker_id: str
     threads: int
@@ -85,7 +86,8 @@ class DescribeReply(_message.Message):
     cache: CacheInfo
     side_socket: str
     encoded_cache: CacheInfo
-    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ...) -> None: ...
+    kept_bytes: int
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class CacheInfo(_message.Message):
     __slots__ = ("hits", "misses", "filled", "dropped", "bytes", "segments", "budget_bytes", "full")
@@ -122,7 +124,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., records: _Optional[int] = ..., shards: _Optional[int] = ..., fingerprint: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Counters(_message.Message):
-    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped", "bytes_placed", "store_requests", "store_merged")
+    __slots__ = ("images", "chunks", "bytes_read", "bytes_sent", "bad_records", "storage_retries", "read_s", "decode_s", "idle_s", "seek_used", "seek_learned", "seek_refused", "seek_torn", "seek_dropped", "bytes_placed", "store_requests", "store_merged", "images_shared", "bytes_shared")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +142,8 @@ class Counters(_message.Message):
     BYTES_PLACED_FIELD_NUMBER: _ClassVar[int]
     STORE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     STORE_MERGED_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_SHARED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SHARED_FIELD_NUMBER: _ClassVar[int]
     images: int
     chunks: int
     bytes_read: int
@@ -157,7 +161,9 @@ class Counters(_message.Message):
     bytes_placed: int
     store_requests: int
     store_merged: int
-    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ..., store_requests: _Optional[int] = ..., store_merged: _Optional[int] = ...) -> None: ...
+    images_shared: int
+    bytes_shared: int
+    def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ..., store_requests: _Optional[int] = ..., store_merged: _Optional[int] = ..., images_shared: _Optional[int] = ..., bytes_shared: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
     __slots__ = ("open", "chunk")
