@@ -164,10 +164,12 @@ def start_worker(shards: Path) -> Iterator[StartWorker]:
 
 
 @pytest.fixture(scope="module")
-def worker(shards: Path) -> Iterator[WorkerProcess]:
-    """A worker that the tests of a module share: what one does to it must not harm the next."""
+def worker(shards: Path, request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    """A worker that the tests of a module share: what one does to it must not harm the next. It has the
+    flags WORKER_FLAGS of the module, if any."""
+    flags: Sequence[str] = getattr(request.module, "WORKER_FLAGS", ("--max-streams", "4"))
     for start in _starter(shards):
-        worker = start("--max-streams", "4")
+        worker = start(*flags)
         yield worker
         assert worker.stop() == 0, worker.log
 
