@@ -114,7 +114,7 @@ def test_a_job_of_eight_streams_gets_no_more_than_a_job_of_one(
 
 IDLE = 256
 IDLE_BYTES = 256 << 10
-"""Of memory, for a stream that asks for nothing: its two threads, and what gRPC has of it. 86 kB were seen."""
+"""Of memory, for a stream that asks for nothing: two threads, and what gRPC has of it. 86 kB were seen."""
 
 
 def test_idle_streams_cost_little_and_one_too_many_is_refused(
