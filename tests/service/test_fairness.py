@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import feeder
-from feeder.cli.service import _describe
+from feeder.cli.status import describe
 from feeder.client import engine
 from feeder.errors import Refused
 from feeder.wire import FEED
@@ -123,7 +123,7 @@ def test_idle_streams_cost_little_and_one_too_many_is_refused(
     monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.3)
     worker = start_worker(shards, "--max-streams", str(IDLE))
     process = psutil.Process(worker.process.pid)
-    described = _describe(parse_address(worker.address))
+    described = describe(parse_address(worker.address))
     opening = Open(
         "idle",
         feeder.StreamSpec("data", global_batch=8, lanes=4),

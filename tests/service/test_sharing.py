@@ -12,7 +12,7 @@ import pytest
 
 import feeder
 from feeder.cli import main
-from feeder.cli.service import _describe
+from feeder.cli.status import describe
 from feeder.wire.address import parse_address
 
 RECORDS = 120
@@ -44,11 +44,11 @@ def alone(worker: Any, digest_batches: Digest) -> list[str]:
 
 
 def shared_images(worker: Any) -> int:
-    return _describe(parse_address(worker.address)).counters.images_shared
+    return describe(parse_address(worker.address)).counters.images_shared
 
 
 def kept_bytes(worker: Any) -> int:
-    return _describe(parse_address(worker.address)).kept_bytes
+    return describe(parse_address(worker.address)).kept_bytes
 
 
 def wait_until_nothing_is_kept(worker: Any) -> None:
@@ -63,7 +63,7 @@ def wait_until_nothing_is_kept(worker: Any) -> None:
 def test_two_jobs_at_one_pace_are_decoded_for_once(
     worker: Any, alone: list[str], digest_batches: Digest, transport: str
 ) -> None:
-    before = _describe(parse_address(worker.address))
+    before = describe(parse_address(worker.address))
     client = feeder.connect(worker.address)
     settings = SETTINGS | {"transport": transport}
     with (
@@ -76,7 +76,7 @@ def test_two_jobs_at_one_pace_are_decoded_for_once(
                 mine += digest_batches([batch])
         wait_until_nothing_is_kept(worker)
     assert got == (alone, alone)
-    after = _describe(parse_address(worker.address))
+    after = describe(parse_address(worker.address))
     # Before the second opened, the first had a window made for itself; the last answers may not be counted.
     apart = 8 * BATCH
     assert IMAGES - apart <= after.counters.images_shared - before.counters.images_shared <= IMAGES
