@@ -10,7 +10,10 @@ from pathlib import Path
 from feeder.cgroup import memory_limit
 from feeder.errors import ConfigError
 
-__all__ = ["Size", "parse_size", "resolve"]
+__all__ = ["Size", "check_budget", "parse_size", "resolve"]
+
+LEAST_BUDGET = 1 << 20
+"""Bytes."""
 
 _UNITS = {
     unit: 1000**power if len(unit) < 3 else 1024**power
@@ -50,9 +53,10 @@ def resolve(size: Size, folder: Path) -> tuple[int, str]:
     """Bytes that a cache in `folder` may take, and a note where that is less than was asked for, or "".
 
     A percentage is of the file system, or of the cgroup's memory where the folder is in memory and that is
-    less. So many bytes are taken as they are, unless there is not so much at all.
+    less. So many bytes are taken as they are, unless there is not so much at all. The folder need not be
+    there: then it is where its parents are.
     """
-    status = os.statvfs(folder)
+    status = os.statvfs(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
     room, whose = status.f_blocks * status.f_frsize, f"{folder} is on a file system of"
     limit = memory_limit() if _in_memory(folder) else None
     if limit is not None and limit < room:
@@ -63,6 +67,12 @@ def resolve(size: Size, folder: Path) -> tuple[int, str]:
     if size.nbytes > room:
         return room, f"{whose} {room} bytes, which is less than the {size.nbytes} that the cache may take"
     return size.nbytes, ""
+
+
+def check_budget(nbytes: int) -> None:
+    """Raises ConfigError for a budget in which no segment has room."""
+    if nbytes < LEAST_BUDGET:
+        raise ConfigError(f"a cache must have at least {LEAST_BUDGET} bytes, got {nbytes}")
 
 
 def _in_memory(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feeder.cache.fill import Filler, Offer
-from feeder.cache.folder import Folder, default_folder
+from feeder.cache.folder import default_folder
 from feeder.cache.store import Cache, Shelf
 
 __all__ = ["ENCODED", "EncodedShelf", "encoded_filler", "encoded_folder"]
@@ -28,10 +28,10 @@ _SCALE = 1
 _SIZE = (1, 1)
 
 
-def encoded_folder(path: Path | None) -> Folder:
-    """The folder of the tier: one of its own, since budgets are by folder."""
+def encoded_folder() -> Path:
+    """The folder of the tier unless told otherwise: one of its own, since budgets are by folder."""
     own = default_folder()
-    return Folder(path or own.with_name(own.name + "-encoded"), "--encoded-cache")
+    return own.with_name(own.name + "-encoded")
 
 
 def encoded_filler(cache: Cache) -> Filler:

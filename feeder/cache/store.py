@@ -15,16 +15,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from feeder.cache.budget import check_budget
 from feeder.cache.folder import Folder, Part, User
 from feeder.cache.segment import OVERHEAD_BYTES, SEGMENT_BYTES, Draft, Row, Segment, SegmentUnusable, family
-from feeder.errors import ConfigError, StorageError
+from feeder.errors import StorageError
 
 __all__ = ["Cache", "Counters", "Found", "Records", "Shelf"]
 
 log = logging.getLogger(__name__)
-
-LEAST_BUDGET = 1 << 20
-"""Bytes."""
 
 SLACK_BYTES = 128 << 10
 """Left free below the budget, for the lock and the descriptions of users."""
@@ -187,8 +185,7 @@ class Cache:
         *,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        if budget < LEAST_BUDGET:
-            raise ConfigError(f"a cache must have at least {LEAST_BUDGET} bytes, got {budget}")
+        check_budget(budget)
         self.folder = folder
         self.budget = budget
         self._segment_bytes = segment_bytes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from feeder.cli.options import folder_path
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cache-dir",
-        type=Path,
+        type=folder_path,
         metavar="DIR",
         help="folder of the cache, your own (default: /dev/shm/feeder-UID)",
     )
@@ -40,7 +40,7 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--encoded-cache-dir",
-        type=Path,
+        type=folder_path,
         metavar="DIR",
         help="folder of that cache, your own, such as one on a local disk "
         "(default: /dev/shm/feeder-UID-encoded)",
@@ -84,7 +84,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verify.set_defaults(run=_verify)
     for action in (ls, drop, verify):
         action.add_argument(
-            "--cache-dir", type=Path, metavar="DIR", help="folder of the cache (default: /dev/shm/feeder-UID)"
+            "--cache-dir",
+            type=folder_path,
+            metavar="DIR",
+            help="folder of the cache (default: /dev/shm/feeder-UID)",
         )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_dataset_options",
     "add_record_options",
+    "folder_path",
     "label_base",
     "positive",
     "record_format",
@@ -50,7 +51,7 @@ def add_record_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--index-dir",
-        type=Path,
+        type=folder_path,
         metavar="DIR",
         help="keep indexes there, not beside the shards; workers that share it share the work of making them "
         "(URLs need one)",
@@ -91,6 +92,13 @@ def label_base(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number from 0 on, got {text!r}")
     return int(text)
+
+
+def folder_path(text: str) -> Path:
+    """The value of an option that names a folder; "" is more likely a variable that is not set than "."."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, got an empty string")
+    return Path(text)
 
 
 def positive(text: str) -> int:

@@ -158,7 +158,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="training images (default: ImageNet's %(default)s)",
     )
-    dry.add_argument("--devices", type=int, default=1, metavar="N", help="that share a batch (default: 1)")
+    dry.add_argument(
+        "--devices", type=int, metavar="N", help="that share a batch (default: those of --mesh, or 1)"
+    )
     dry.add_argument("--step-time", type=float, metavar="S", help="seconds a step: how fast must input come?")
     parser.set_defaults(run=_train)
 
@@ -180,6 +182,11 @@ def _train(args: argparse.Namespace) -> int:
     for option in ("connect", "dataset"):
         if getattr(args, option) is None:
             raise ConfigError(f"--{option} is missing: training needs workers (without: --dry-run)")
+    for option in ("devices", "step_time"):
+        if getattr(args, option) is not None:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} goes with --dry-run only; devices to train on are --mesh"
+            )
     if args.eval_dataset is None and any(what == "accuracy" for what, _ in args.require):
         raise ConfigError("--require accuracy=... needs an --eval-dataset")
     import jax
@@ -237,7 +244,13 @@ def _dry_run(args: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     grid = None if args.mesh is None else Grid.parse(args.mesh)
     config = _config(args, grid)
-    devices = args.devices if grid is None else grid.replicas
+    devices = 1 if args.devices is None else args.devices
+    if grid is not None:
+        if args.devices is not None and args.devices != grid.replicas:
+            raise ConfigError(
+                f"--mesh {args.mesh} has {grid.replicas} devices, --devices says {args.devices}: leave it out"
+            )
+        devices = grid.replicas
     plan = make_plan(config, args.records, devices=devices, step_s=args.step_time)
     if args.json:
         print(json.dumps({"config": args.config, **dataclasses.asdict(config), "plan": plan.to_dict()}))

@@ -6,11 +6,10 @@ import argparse
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feeder.cli.cache import add_cache_options
-from feeder.cli.options import add_dataset_options, record_format, record_keys
+from feeder.cli.options import add_dataset_options, folder_path, record_format, record_keys
 from feeder.cli.settings import Settings, add_config_option
 from feeder.errors import ConfigError
 
@@ -110,7 +109,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     )
     same_host.add_argument(
         "--arena-dir",
-        type=Path,
+        type=folder_path,
         metavar="DIR",
         help="folder, your own, of the socket over which it is handed over (default: feeder in "
         "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",

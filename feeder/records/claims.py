@@ -22,7 +22,7 @@ from typing import Self
 
 from feeder.records.storage import temporary
 
-__all__ = ["LEASE_S", "Claim", "Claims"]
+__all__ = ["LEASE_S", "Claim", "Claims", "leave_all"]
 
 LEASE_S = 30.0
 """A file that nobody got on with for this long is free. Reading that stalls this long loses its claim, too:
@@ -36,6 +36,15 @@ SETTLE_S = 0.25
 
 _LONGEST = 300
 
+_held: dict[Path, bytes] = {}
+"""What this process has claimed, and what its claims say."""
+
+
+def leave_all() -> None:
+    """Leaves all claims of this process, which is about to end; takes no lock, so a signal handler may."""
+    for path, text in list(_held.items()):
+        _unlink(path, text)
+
 
 class Claim:
     """One claim that is held, until it is left."""
@@ -45,6 +54,7 @@ class Claim:
         self._fd = fd
         self._text = text
         self._next_s = time.monotonic() + LEASE_S / BEATS
+        _held[path] = text
 
     def beat(self) -> None:
         """Says that the holder gets on; may be called as often as one likes, from any thread."""
@@ -61,9 +71,9 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)
-        with contextlib.suppress(OSError):
-            if _look(self._path)[0] == self._text:
-                os.unlink(self._path)
+        if _held.get(self._path) == self._text:
+            del _held[self._path]
+        _unlink(self._path, self._text)
 
 
 class Claims:
@@ -132,6 +142,13 @@ class Claims:
 
 def _claim_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.claim")
+
+
+def _unlink(claim: Path, text: bytes) -> None:
+    """Removes a claim unless it is another's by now."""
+    with contextlib.suppress(OSError):
+        if _look(claim)[0] == text:
+            os.unlink(claim)
 
 
 def _look(claim: Path) -> tuple[bytes, float]:

@@ -91,7 +91,7 @@ class TrainConfig:
         label_smoothing: in [0, 1).
         norm_span: samples that batch-norm statistics are of; a whole number of replicas must have them. None:
             at least 64 on a mesh (see feeder.trainer.grid), and on one device all.
-        seed: of weights and of the data order.
+        seed: of weights and of the data order, in [0, 2**63).
         checkpoint_every: steps between checkpoints, where a folder is given; the last step is always saved.
         eval_every: steps between evaluations, None: only at the end.
     """
@@ -171,6 +171,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} must be 0 or more, got {value}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be in [0, 2**63), got {self.seed}")
         for name in ("momentum", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")

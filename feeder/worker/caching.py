@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from feeder.batch import ChunkMaker, warm
 from feeder.cache import (
@@ -14,6 +15,7 @@ from feeder.cache import (
     Folder,
     Offer,
     Size,
+    check_budget,
     default_folder,
     encoded_filler,
     encoded_folder,
@@ -94,7 +96,8 @@ def open_caching(
     if not decoder.keeps:
         log.warning("no cache: only the native decoder can keep planes, this one is %s", decoder.name)
         return None
-    cache = _open_cache(Folder(config.cache_dir or default_folder()), config.cache, pixels, datasets)
+    folder = config.cache_dir or default_folder()
+    cache = _open_cache(folder, "--cache", config.cache, pixels, datasets)
     return Caching(cache, decoder, datasets, config.warm)
 
 
@@ -111,21 +114,21 @@ def open_encoded_caching(config: WorkerConfig, datasets: Mapping[str, Dataset]) 
     if not remote:
         log.warning("no cache of encoded records: no data set is in an object store")
         return None
-    return EncodedCaching(
-        _open_cache(encoded_folder(config.encoded_dir), config.encoded, ENCODED, remote), remote
-    )
+    folder = config.encoded_dir or encoded_folder()
+    return EncodedCaching(_open_cache(folder, "--encoded-cache", config.encoded, ENCODED, remote), remote)
 
 
-def _open_cache(folder: Folder, size: Size, holds: str, datasets: Mapping[str, Dataset]) -> Cache:
-    budget, note = resolve(size, folder.path)
+def _open_cache(path: Path, option: str, size: Size, holds: str, datasets: Mapping[str, Dataset]) -> Cache:
+    budget, note = resolve(size, path)
+    check_budget(budget)  # before the folder is made
     if note:
         log.warning(
             "cache: %s: give it more room (docker run --shm-size), or keep the cache elsewhere (%s-dir)",
             note,
-            folder.option,
+            option,
         )
-    cache = Cache(folder, budget, holds, datasets)
-    log.info("cache: at most %.1f MB in %s", budget / 1e6, folder.path)
+    cache = Cache(Folder(path, option), budget, holds, datasets)
+    log.info("cache: at most %.1f MB in %s", budget / 1e6, path)
     return cache
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from feeder.decode import Decoder, Kind, open_decoder, pixel_fingerprint
 from feeder.errors import BadRecord, ConfigError
 from feeder.records import Dataset
+from feeder.records.claims import leave_all
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
@@ -81,8 +82,8 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
         BadShard, StorageError: a shard or its index cannot be used.
     """
     with ExitStack() as stack:
-        # Until here a signal ends the process as usual: an index in the making is not waited for.
-        worker = _Worker(config, stack)
+        with _ended_at_once():
+            worker = _Worker(config, stack)
         supervisor = Supervisor()
         inbox = stack.enter_context(_Inbox(supervisor))
         on_ready(worker.address)
@@ -90,6 +91,23 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
         log.info("%s came", inbox.get())
         supervisor.stopping(config.drain_s + STOP_MARGIN_S)
         return worker.drain(inbox)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """SIGTERM ends the process as usual, since an index in the making is not waited for; but others need not
+    wait for what it had claimed either."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        leave_all()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _require_usable(dataset: Dataset) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, cast
 
 import uvloop
 from aiohttp import web
@@ -22,6 +22,19 @@ Stage: TypeAlias = Literal["starting", "serving", "draining"]
 CLOSE_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 10.0
 """A connection that is idle for so long is closed."""
+
+MAX_CONNECTIONS = 64
+"""At a time, of a few scrapers and probes; one more is answered 503 and closed."""
+
+_BUSY = b"\r\n".join(
+    (
+        b"HTTP/1.1 503 Service Unavailable",
+        b"Content-Length: 21",
+        b"Connection: close",
+        b"",
+        b"too many connections\n",
+    )
+)
 
 
 class HttpSide:
@@ -46,6 +59,7 @@ class HttpSide:
         self._stage: Stage = "starting"
         self._registry: CollectorRegistry | None = None
         self._loop = uvloop.new_event_loop()
+        self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
             self._app(),
             access_log=None,
@@ -56,7 +70,7 @@ class HttpSide:
         try:
             self.address = self._loop.run_until_complete(self._listen(address))
         except BaseException:
-            self._loop.run_until_complete(self._runner.cleanup())
+            self._loop.run_until_complete(self._end())
             self._loop.close()
             raise
         self._thread = threading.Thread(target=self._loop.run_forever, name="feeder-http", daemon=True)
@@ -79,7 +93,7 @@ class HttpSide:
 
     def close(self) -> None:
         """Ends connections, socket and thread."""
-        ended = asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop)
+        ended = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         try:
             ended.result(CLOSE_TIMEOUT_S)
         finally:
@@ -89,13 +103,23 @@ class HttpSide:
 
     async def _listen(self, address: Address) -> Address:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, address.host, address.port)
         try:
-            await site.start()
+            listener = await self._loop.create_server(self._accept, address.host, address.port)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from None
-        port: int = self._runner.addresses[0][1]
+        self._listener = cast(asyncio.Server, listener)
+        port: int = self._listener.sockets[0].getsockname()[1]
         return Address("tcp", address.host, port)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        return server() if len(server.connections) < MAX_CONNECTIONS else _Busy()
+
+    async def _end(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._runner.cleanup()
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=0)
@@ -116,3 +140,12 @@ class HttpSide:
             return web.Response(status=503, text="starting\n")
         body = generate_latest(self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _Busy(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_BUSY)
+        transport.close()

@@ -51,3 +51,8 @@ def test_more_than_there_is_becomes_what_there_is(tmp_path: Path) -> None:
 
 def test_less_is_taken_as_it_is(tmp_path: Path) -> None:
     assert resolve(Size(1 << 20, None), tmp_path) == (1 << 20, "")
+
+
+def test_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert resolve(Size(None, 50), tmp_path / "a" / "b") == resolve(Size(None, 50), tmp_path)
+    assert not (tmp_path / "a").exists()

@@ -149,6 +149,11 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         (["--dataset", "d=x", "--listen", "dns:a:1"], "cannot listen on 'dns:a:1'"),
         (["--dataset", "d=x", "--listen", "a:0", "--threads", "0"], "--threads must be in [1, "),
         (["--dataset", "d=x", "--listen", "a:0", "--max-streams", "0"], "--max-streams must be in [1, "),
+        (["--dataset", "d=x", "--listen", "a:0", "--max-streams-per-job", "0"], "-per-job must be in [1, "),
+        (
+            ["--dataset", "d=x", "--listen", "a:0", "--share-bytes", "5%"],
+            "--share-bytes is a number of bytes",
+        ),
         (["--dataset", "d=x", "--listen", "a:0", "--drain-s", "-1"], "--drain-s must be in [0, "),
         (["--dataset", "d=x", "--listen", "a:0", "--drain-s", "nan"], "--drain-s must be in [0, "),
         (["--dataset", "d", "--listen", "a:0"], "--dataset wants NAME=PATTERN"),
@@ -407,3 +412,10 @@ def test_label_names(shards: Path, tmp_path: Path) -> None:
     assert label_names([str(tmp_path)]) == {}
     (tmp_path / "labels.json").write_text("{nonsense")
     assert label_names([str(tmp_path)]) == {}
+
+
+@pytest.mark.parametrize("option", ["--arena-dir", "--cache-dir", "--encoded-cache-dir", "--index-dir"])
+def test_a_folder_without_a_name_is_refused(capsys: Out, option: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", "--dataset", "d=x", "--listen", "a:0", option, ""])
+    assert f"argument {option}: must name a folder, got an empty string" in capsys.readouterr().err

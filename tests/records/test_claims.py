@@ -106,3 +106,20 @@ def test_a_link_in_place_of_a_claim_is_an_error(target: Path) -> None:
     target.with_name(f".{target.name}.claim").symlink_to(target.with_name("missing"))
     with pytest.raises(OSError, match="symbolic link"):
         shared.take(target)
+
+
+def test_all_that_a_process_holds_is_left_at_once_and_nothing_of_others(target: Path) -> None:
+    mine, other = Claims(target.parent), target.with_name(".other.claim")
+    other.write_bytes(b"host:1 another's")
+    held = [mine.take(target), mine.take(target.with_name("second"))]
+    claims.leave_all()
+    assert list(target.parent.iterdir()) == [other]
+    another = mine.take(target)
+    assert another is not None
+    for claim in held:
+        assert claim is not None
+        with claim:
+            pass
+    assert mine.take(target) is None
+    with another:
+        pass

@@ -72,3 +72,29 @@ def test_command_needs_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
 def test_training_itself_needs_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", "tiny"]) == 2
     assert "--connect is missing: training needs workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dry-run", "--mesh", "4x2", "--devices", "16"], "--mesh 4x2 has 8 devices, --devices says 16"),
+        (["--connect", "a:1", "--dataset", "d", "--devices", "2"], "--devices goes with --dry-run only"),
+        (["--dry-run", "--seed", str(2**63)], f"seed must be in [0, 2**63), got {2**63}"),
+        (["--dry-run", "--seed", "-1"], "seed must be in [0, 2**63), got -1"),
+    ],
+)
+def test_options_that_cannot_be_are_named(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["train", "--config", "tiny", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_mesh_says_how_many_devices_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--config", "tiny", "--dry-run", "--records", "1800", "--json"]
+    assert main([*command, "--mesh", "4x2", "--devices", "8"]) == 0
+    both = capsys.readouterr().out
+    assert main([*command, "--mesh", "4x2"]) == 0
+    assert capsys.readouterr().out == both
+    assert main([*command, "--devices", "8"]) == 0
+    assert capsys.readouterr().out == both

@@ -125,6 +125,14 @@ def test_no_usable_record_is_one_line(shards: Path) -> None:
     assert "'other'" in line
 
 
+def test_a_cache_that_cannot_be_leaves_no_folder(shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("feeder.decode._kernel", reason="the cache is the native decoder's")
+    arguments = ["--cache-bytes", "4096", "--cache-dir", str(tmp_path / "a" / "cache")]
+    line = failed_start("--dataset", f"t={shards / 'train'}", "--listen", "127.0.0.1:0", *arguments)
+    assert line == "feeder: error: a cache must have at least 1048576 bytes, got 4096"
+    assert not (tmp_path / "a").exists()
+
+
 def test_drain_answers_what_is_owed(start_worker: Callable[..., Any], open_feed: Callable[..., Any]) -> None:
     worker = start_worker()
     with worker.channel() as channel:

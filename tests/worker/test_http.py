@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker import http as http_side
 from feeder.worker import metrics
 from feeder.worker.http import HttpSide
 
@@ -123,6 +124,25 @@ def test_closing_does_not_wait_for_who_stays_connected() -> None:
     with socket.create_connection((side.address.host, side.address.port), timeout=DEADLINE_S) as idle:
         side.close()
         assert idle.recv(1) == b""
+
+
+def test_one_connection_too_many_is_refused_and_those_that_end_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_side, "MAX_CONNECTIONS", 3)
+    with HttpSide(ANY_PORT) as http:
+        held = [socket.create_connection((http.address.host, http.address.port)) for _ in range(3)]
+        for connection in held:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        assert get(str(http.address), "/livez") == (503, "too many connections\n")
+        held.pop().close()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while get(str(http.address), "/livez")[0] != 200:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        for connection in held:
+            connection.close()
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -157,6 +157,21 @@ def test_what_a_killed_worker_had_claimed_is_taken_over(
     assert len(list(indexes.glob("*.feederidx"))) == SHARDS
 
 
+def test_what_a_worker_had_claimed_that_is_told_to_end_is_free_at_once(
+    start: Callable[..., Started], data: Path, tmp_path: Path
+) -> None:
+    indexes, go = tmp_path / "indexes", tmp_path / "go"
+    arguments = ["--dataset", f"train={data}", "--index-dir", str(indexes)]
+    ended = start(2, 600, go, *arguments)
+    until(lambda: list(indexes.glob(".*.claim")) and len(list(indexes.glob("*.feederidx"))) == 2, ended)
+    ended.process.send_signal(signal.SIGTERM)
+    assert ended.wait() == -signal.SIGTERM
+    assert list(indexes.glob(".*.claim")) == []
+    other = start(SHARDS, 600, go, *arguments)
+    until(other.serves, other)
+    assert other.built == SHARDS - 2
+
+
 def test_a_shard_that_cannot_be_indexed_ends_all(
     start: Callable[..., Started], data: Path, tmp_path: Path
 ) -> None:
