@@ -146,6 +146,6 @@ class _Busy(asyncio.Protocol):
     """A connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_BUSY)
-        transport.close()
+        refused = cast(asyncio.WriteTransport, transport)
+        refused.write(_BUSY)
+        refused.close()
