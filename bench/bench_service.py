@@ -265,7 +265,9 @@ def _flags(job: Job, variant: str) -> list[str]:
     return ["--cores", ",".join(map(str, job.cores)), "--variant", variant]
 
 
-def _load(consumer: Contestant, job: Job, target: str, *, seek: str = "off", transport: str = "grpc") -> None:
+def _load(
+    consumer: Contestant, job: Job, target: str, *, seek: str = "off", transport: str = "grpc", seed: int = 0
+) -> None:
     consumer.load(
         shards=job.shards,
         indexes=str(job.place / INDEXES),
@@ -275,6 +277,7 @@ def _load(consumer: Contestant, job: Job, target: str, *, seek: str = "off", tra
         threads=job.threads,
         target=target,
         transport=transport,
+        seed=seed,
     )
 
 

@@ -200,6 +200,23 @@ def wire_table(rows: Sequence[Row]) -> str:
     )
 
 
+def jobs_table(rows: Sequence[Row]) -> str:
+    """A markdown table of one job and of two at once; rates are of all jobs together."""
+    return _table(
+        ("jobs", "images/s of all", "quartiles", "CPU us/image", "one job is"),
+        [
+            (
+                row["contestant"],
+                f"{row['images_per_s']['median']:,.0f}",
+                f"{row['images_per_s']['low']:,.0f} to {row['images_per_s']['high']:,.0f}",
+                f"{row['cpu_us_per_image']['median']:,.0f}",
+                f"{row['feeder_times_faster']['median']:.2f} x",
+            )
+            for row in rows
+        ],
+    )
+
+
 def summary_lines(summary: Row) -> list[str]:
     """What the last row of a run says, one sentence a comparison."""
     return [

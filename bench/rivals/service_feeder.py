@@ -23,7 +23,7 @@ READY_BATCHES = 4
 """As many as feeder's client keeps by default."""
 
 DATASET = "bench"
-SPEC: dict[str, Any] = {"sampler": "inception", "seed": 0}
+SPEC: dict[str, Any] = {"sampler": "inception"}
 
 
 class _Source(ABC):
@@ -37,7 +37,7 @@ class _Source(ABC):
         """What this is, in a few words."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: shards, indexes, seek, size, batch, threads, target, transport."""
+        """Keeps the request: shards, indexes, seek, size, batch, threads, target, transport, seed."""
         self.request = request
         return {
             "note": f"{self.note()}; {self.decoder()}",
@@ -102,6 +102,7 @@ class Client(_Source):
                 batch_size=self.request["batch"],
                 image_size=self.request["size"],
                 transport=self.request["transport"],
+                seed=self.request["seed"],
                 **SPEC,
             ) as stream,
         ):
@@ -146,7 +147,9 @@ class InProcess(_Source):
             ):
                 batch = request["batch"]
                 lanes = default_lanes(len(dataset), batch, 1)
-                spec = StreamSpec(DATASET, batch, lanes, image_size=request["size"], **SPEC)
+                spec = StreamSpec(
+                    DATASET, batch, lanes, seed=request["seed"], image_size=request["size"], **SPEC
+                )
                 yield self._steps(ChunkMaker(dataset, decoder, spec), pool)
         finally:
             decoder.close()

@@ -22,6 +22,7 @@ examples:
   feeder bench scale --input photos/                     over threads, crop area and image size
   feeder bench cache --input photos/ --rivals            epochs of which the cache has a part, or all
   feeder bench service --input photos/ --rivals --json   worker and client over TCP, as rows for a file
+  feeder bench jobs --input photos/                      two jobs at once on one worker, beside one
   feeder bench wire                                      ready batches over TCP, and as others send them
 
 Rivals are measured if `make rivals` could install them. Run it on a machine that does nothing else.
@@ -127,6 +128,21 @@ _STAGES = {
             "batches": {"default": 40},
             "rivals": {},
             **_COMMON,
+        },
+        either=("folder", "shards"),
+    ),
+    "jobs": _Stage(
+        "two jobs at once on one worker beside one: of one spec, which share what is made, and of two",
+        {
+            "folder": {"help": "folder of JPEGs, packed into shards first"},
+            "shards": {},
+            "threads": {
+                "default": None,
+                "help": "decode threads of the worker (default: as many as cores)",
+            },
+            "batches": {"default": 40},
+            **_COMMON,
+            "rounds": {"default": 5},
         },
         either=("folder", "shards"),
     ),

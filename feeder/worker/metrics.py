@@ -94,7 +94,7 @@ class _Described(Collector):
         yield GaugeMetricFamily("feeder_streams", "Consumers that are served now.", reply.live_streams)
         yield GaugeMetricFamily("feeder_max_streams", "Consumers served at most.", reply.max_streams)
         yield GaugeMetricFamily(
-            "feeder_kept_bytes", "Pixels kept because several streams want them.", reply.kept_bytes
+            "feeder_kept_bytes", "Of chunks kept because several streams want them.", reply.kept_bytes
         )
         yield GaugeMetricFamily("feeder_draining", "1 where no new stream is taken.", reply.draining)
         yield GaugeMetricFamily(

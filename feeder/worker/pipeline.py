@@ -137,7 +137,7 @@ class Pipeline:
 
     @property
     def kept_bytes(self) -> int:
-        """Pixels that are kept because several streams want them."""
+        """Of chunks that are kept because several streams want them."""
         return self._shared.nbytes
 
     def open(

@@ -26,6 +26,9 @@ Turn: TypeAlias = Literal["make", "copy", "wait"]
 """What is to be done for a request: make the chunk, copy the one that is there, or nothing, since it is
 copied for all that wait once it is made."""
 
+OVERHEAD_BYTES = 2048
+"""Of memory, that a kept chunk takes besides its pixels, about: some images are smaller than that."""
+
 _Place: TypeAlias = tuple[int, int]  # (epoch, taken) of a step
 _Key: TypeAlias = tuple[int, int, tuple[int, ...]]
 
@@ -98,10 +101,10 @@ class SharedChunks:
     """The chunks that several streams of a worker want.
 
     Args:
-        budget_bytes: of the pixels that are kept; 0: none, and nothing is shared.
+        budget_bytes: of what is kept; 0: nothing, and nothing is shared.
 
     Attributes:
-        nbytes: of the pixels that are kept now.
+        nbytes: of what is kept now.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -143,14 +146,15 @@ class SharedChunks:
                 share.jobs.append(job)
             self._got(share, job.stream)
             return "copy" if share.chunk is not None else "wait", share
-        if job.nbytes > self.budget_bytes:
+        nbytes = job.nbytes + OVERHEAD_BYTES
+        if nbytes > self.budget_bytes:
             return "make", None
         wanting = {
             stream for stream, other in group.members.items() if other is not member and other.comes_to(key)
         }
         if not wanting:
             return "make", None
-        share = group.chunks[key] = Share(key, job.nbytes, group, [job], wanting)
+        share = group.chunks[key] = Share(key, nbytes, group, [job], wanting)
         return "make", share
 
     def made(self, share: Share, chunk: MadeOnce) -> list[Job]:

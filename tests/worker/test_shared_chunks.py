@@ -11,25 +11,27 @@ from feeder.batch import MadeChunk
 from feeder.spec import StreamSpec
 from feeder.wire.messages import ChunkRequest
 from feeder.worker.scheduler import Job
-from feeder.worker.shared_chunks import MadeOnce, Share, SharedChunks
+from feeder.worker.shared_chunks import OVERHEAD_BYTES, MadeOnce, Share, SharedChunks
 
 SPEC = StreamSpec(dataset="d", global_batch=8, lanes=4)
 ALL = range(8)
-NBYTES = 10
+PIXELS = 10
+NBYTES = PIXELS + OVERHEAD_BYTES
+"""What is kept of a chunk."""
 
 
 def job(stream: int, step: int, slots: tuple[int, ...] = (0, 1)) -> Job:
-    return Job(stream, ChunkRequest(step, 0, 2 * step, slots), NBYTES)
+    return Job(stream, ChunkRequest(step, 0, 2 * step, slots), PIXELS)
 
 
 def chunk() -> MadeOnce:
     empty = np.zeros(0, np.int64)
     return MadeOnce(
-        MadeChunk(empty, empty.astype(np.int32), empty.astype(np.uint8), ()), np.zeros(NBYTES, np.uint8)
+        MadeChunk(empty, empty.astype(np.int32), empty.astype(np.uint8), ()), np.zeros(PIXELS, np.uint8)
     )
 
 
-def shared(*streams: int, budget: int = 1000) -> SharedChunks:
+def shared(*streams: int, budget: int = 100 * NBYTES) -> SharedChunks:
     state = SharedChunks(budget)
     for stream in streams:
         state.open(stream, SPEC, ALL)
@@ -77,7 +79,7 @@ def test_who_asks_while_it_is_made_waits_for_it() -> None:
 
 
 def test_streams_of_another_spec_or_of_other_slots_share_nothing() -> None:
-    state = SharedChunks(1000)
+    state = SharedChunks(100 * NBYTES)
     state.open(1, SPEC, range(4))
     state.open(2, SPEC, range(4, 8))
     state.open(3, StreamSpec(dataset="d", global_batch=8, lanes=4, seed=1), ALL)

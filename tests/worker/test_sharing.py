@@ -11,9 +11,12 @@ import pytest
 
 from feeder.client.arena import Arena, Handover, hand_over
 from feeder.wire.messages import Chunk, ChunkRequest, Failed, FailureKind, Opened
+from feeder.worker.shared_chunks import OVERHEAD_BYTES
 
 SIDE = 32
-STEP_BYTES = 8 * SIDE * SIDE * 3
+STEP_BYTES = 8 * SIDE * SIDE * 3 + OVERHEAD_BYTES
+"""Of a step that is kept."""
+
 STEPS = 3
 """Of an epoch: 24 records in batches of 8, of which each of the 4 lanes gives 2."""
 
