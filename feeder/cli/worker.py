@@ -68,7 +68,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--max-streams-per-job",
         type=int,
         metavar="N",
-        help="of them, those of one job, or of one session without a job (default: no other limit)",
+        help="consumers of one job served at a time; a session without a job is one (default: --max-streams)",
     )
     parser.add_argument(
         "--share-bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import psutil
 import pytest
 
 import feeder
+
+log = logging.getLogger(__name__)
 
 BATCH = 32
 BATCH_BYTES = BATCH * 224 * 224 * 3
@@ -81,7 +84,6 @@ def test_consumers_that_do_not_read_hold_up_nobody_and_little_memory(
     digest_batches: Callable[..., list[str]],
     transport: str,
     duration_s: float,
-    record_property: Callable[[str, object], None],
 ) -> None:
     worker = start_worker(shards, "--share-bytes", str(SHARE_BYTES))
     memory = psutil.Process(worker.process.pid)
@@ -107,8 +109,8 @@ def test_consumers_that_do_not_read_hold_up_nobody_and_little_memory(
             batches += 1
             if batches % 20 == 0:
                 seen.append((memory.memory_info().rss, idle.memory.memory_info().rss))
-        record_property("batches", batches)
-        record_property("worker and idle consumer, MiB", [tuple(one >> 20 for one in both) for both in seen])
+        log.info("%d batches; MiB of worker (alone: %d) and idle consumer:", batches, alone >> 20)
+        log.info("%s", [tuple(one >> 20 for one in both) for both in seen[:: 1 + len(seen) // 20]])
         assert max(rss for rss, _ in seen) <= alone + SHARE_BYTES + 2 * UNSENT_BYTES + SLACK_BYTES
         late = len(seen) // 4
         for part in (0, 1):
