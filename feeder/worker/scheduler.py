@@ -118,8 +118,8 @@ class Scheduler:
         """Whether any request has not been taken; `take` may still find that none has room."""
         return bool(self._turns)
 
-    def open(self, stream: int, image_bytes: int, job: str) -> None:
-        """A stream of a job begins, whose images have `image_bytes` bytes each."""
+    def open(self, stream: int, image_bytes: int, job: str = "") -> None:
+        """A stream begins, whose images have `image_bytes` bytes each; streams of one job share its turns."""
         self._streams[stream] = _Stream(stream, job, image_bytes)
         self._jobs.setdefault(job, _Job()).streams += 1
 
