@@ -281,16 +281,24 @@ class _Behind:
 
     def __init__(self, server: grpc.Server) -> None:
         self._fds: list[int] = []
-        try:
-            with tempfile.TemporaryDirectory(prefix="feeder-") as folder:  # for this user alone
-                # Relative to a descriptor: a path may have 107 bytes, and TMPDIR more.
-                self._fds.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-                server.add_insecure_port(f"unix:/proc/self/fd/{self._fds[0]}/grpc")
-                self._fds.append(os.open(f"{folder}/grpc", os.O_PATH | os.O_CLOEXEC))
-        except (OSError, RuntimeError) as error:
-            self.close()
-            raise ConfigError(f"no socket for gRPC in {tempfile.gettempdir()}: {error}; set TMPDIR") from None
-        self.path = f"/proc/self/fd/{self._fds[1]}"
+        reasons = []
+        for place in (None, "/dev/shm"):  # a service may be allowed to write into the latter alone
+            try:
+                self.path = self._listen(server, place)
+            except (OSError, RuntimeError) as error:
+                self.close()
+                reasons.append(str(error))
+            else:
+                return
+        raise ConfigError(f"no place for a socket: {'; '.join(reasons)}; set TMPDIR to a folder to write to")
+
+    def _listen(self, server: grpc.Server, place: str | None) -> str:
+        with tempfile.TemporaryDirectory(prefix="feeder-", dir=place) as folder:  # for this user alone
+            # Relative to a descriptor: a path may have 107 bytes, and TMPDIR more.
+            self._fds.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+            server.add_insecure_port(f"unix:/proc/self/fd/{self._fds[0]}/grpc")
+            self._fds.append(os.open(f"{folder}/grpc", os.O_PATH | os.O_CLOEXEC))
+        return f"/proc/self/fd/{self._fds[1]}"
 
     def close(self) -> None:
         for fd in self._fds:

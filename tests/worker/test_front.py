@@ -467,6 +467,15 @@ def test_nothing_of_the_socket_behind_has_a_name(
         grpc.channel_ready_future(channel).result(DEADLINE_S)
 
 
+def test_where_no_folder_is_for_temporary_files(
+    front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a service for which the file system is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
+    with grpc.insecure_channel(str(front().address)) as channel:
+        grpc.channel_ready_future(channel).result(DEADLINE_S)
+
+
 def test_a_refused_connection_may_ask_in_vain(front: Callable[..., Front]) -> None:
     made = front(most=0)
     http = H2Connection(H2Configuration(client_side=True))
