@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from feeder.cache import ENCODED, Cache, EncodedShelf, encoded_filler, encoded_folder
+from feeder.cache import ENCODED, Cache, EncodedShelf, Folder, encoded_filler
 from feeder.records import Dataset
 
 RECORDS = 60
@@ -55,7 +55,7 @@ class Tier:
     def __init__(self, url: str, tmp_path: Path, budget: int) -> None:
         self.dataset = Dataset.open("x", [url], index_dir=tmp_path / "index")
         self.cache = Cache(
-            encoded_folder(tmp_path / "tier"),
+            Folder(tmp_path / "tier", "--encoded-cache"),
             budget,
             ENCODED,
             {"x": self.dataset},

@@ -30,7 +30,7 @@ UNSENT_BYTES = 2 * 5 * BATCH_BYTES
 and once more on the way, in gRPC's and the system's buffers."""
 
 SLACK_BYTES = 32 << 20
-SHORT_S = 3.0
+SHORT_S = 1.0
 SOAK_S = float(os.environ.get("FEEDER_SOAK_S", "600"))
 DEADLINE_S = 60.0
 
