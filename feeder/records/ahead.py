@@ -1,20 +1,21 @@
 """Reading a shard ahead of whoever uses what was read, in a thread of its own.
 
-Where a core is to spare, reading and checking go on side by side; where none is, a plain window costs less,
-since what another core has read is no longer in this one's cache.
+Where a core is idle, reading and checking go on side by side; where none is, a plain window costs less, since
+what another core has read is no longer in this one's cache.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 
 import numpy as np
 import numpy.typing as npt
 
-from feeder.records.stream import Source, Window
+from feeder.records.stream import READ_BYTES, Source, Window
 
-__all__ = ["AheadWindow"]
+__all__ = ["AheadWindow", "pays"]
 
 BLOCK_BYTES = 4 << 20
 """Size of one read. Smaller ones stay in the cache until they are used, but each is handed over, which costs
@@ -27,6 +28,11 @@ BLOCKS = 3
 """One is read, one waits, one is used."""
 
 _Block = npt.NDArray[np.uint8]
+
+
+def pays(size: int) -> bool:
+    """Whether to read so many bytes ahead: in more than one read, and now that a core is idle."""
+    return size > READ_BYTES and 1 + max(1, round(os.getloadavg()[0])) <= len(os.sched_getaffinity(0))
 
 
 class AheadWindow(Window):

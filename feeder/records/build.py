@@ -43,8 +43,7 @@ def ensure_indexes(
 
     An index is looked for in `index_dir` and beside its shard. Those that are missing are shared with other
     processes that want them now (see feeder.records.sharing). Shards are indexed by threads, not processes:
-    reading holds no GIL, and what does (crc and parse, 20 to 30 us a record) still leaves 3 GB/s and more for
-    records of 100 kB, more than most storage gives.
+    neither reading holds the GIL nor the native scan of TFRecords.
 
     Args:
         shards: files or objects to index.
@@ -84,7 +83,7 @@ def ensure_indexes(
 
     requests = Requests(describe=describe)
 
-    def build_one(shard: Shard, advance: Callable[[int], None], ahead: bool) -> ShardIndex:
+    def build_one(shard: Shard, advance: Callable[[int], None], spare: bool) -> ShardIndex:
         path = index_path(shard, index_dir)
         index = build_index(
             shard,
@@ -92,7 +91,7 @@ def ensure_indexes(
             format_name=format_name,
             sequential=sequential,
             advance=advance,
-            ahead=ahead,
+            spare=spare,
             requests=requests,
         )
         write_index(index, path, keys.of(index.format))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
 from feeder.errors import BadShard, StorageError
-from feeder.records.ahead import AheadWindow
-from feeder.records.example import parse_example
+from feeder.records.ahead import AheadWindow, pays
 from feeder.records.folder import index_folder
 from feeder.records.index import MAX_SHARD_RECORDS, IndexBuilder, ShardIndex, ShardState
-from feeder.records.keys import BAD, FormatName, Keys, RecordKeys, Unusable, zero_based
+from feeder.records.keys import FormatName, RecordKeys
 from feeder.records.objects import ObjectBlob, ObjectShard, Shard
 from feeder.records.parquet import looks_like_parquet, scan_parquet
 from feeder.records.requests import Requests
+from feeder.records.scan import find_middle, scan_halves, scan_tfrecord
 from feeder.records.stream import (
     COMPRESSIONS,
     MAX_RECORD_BYTES,
-    READ_BYTES,
     Blob,
     Compression,
     Torn,
@@ -25,7 +25,7 @@ from feeder.records.stream import (
     open_window,
 )
 from feeder.records.tar import BLOCK_BYTES, looks_like_tar
-from feeder.records.tfrecord import frames, looks_like_tfrecord
+from feeder.records.tfrecord import looks_like_tfrecord
 from feeder.records.webdataset import scan_webdataset
 
 __all__ = ["build_index", "detect", "refuse_compressed"]
@@ -40,7 +40,7 @@ def build_index(
     max_record_bytes: int = MAX_RECORD_BYTES,
     max_records: int = MAX_SHARD_RECORDS,
     advance: Callable[[int], None] | None = None,
-    ahead: bool = False,
+    spare: bool = False,
     requests: Requests | None = None,
 ) -> ShardIndex:
     """Reads a shard once, from start to end, and checks framing, checksums, and each record.
@@ -54,7 +54,7 @@ def build_index(
         max_records: what is beyond counts as one bad record of a TFRecord or tar; others, which say how many
             they have, are refused.
         advance: called with numbers of bytes read; may raise to stop.
-        ahead: whether a thread of its own reads TFRecords and tars, for where a core is to spare.
+        spare: whether another thread may share the work on a TFRecord or tar.
         requests: read the object, if it is one.
 
     Raises:
@@ -64,7 +64,7 @@ def build_index(
         StorageError: it cannot be read, or changed meanwhile.
     """
 
-    def scan(source: int | ObjectBlob, state: ShardState) -> ShardIndex:
+    def scanned(source: int | ObjectBlob, state: ShardState) -> ShardIndex:
         builder = IndexBuilder(max_records)
         found, compression = detect(shard, source, format_name)
         if not sequential:
@@ -74,30 +74,35 @@ def build_index(
             codec = scan_parquet(source, shard, keys.of(found), builder, state.size, advance=advance)
         else:
             # An object is read ahead by its requests.
-            is_ahead = ahead and isinstance(source, int) and state.size > READ_BYTES
-            window = open_window(
-                source,
-                str(shard),
-                compression=compression,
-                advance=advance,
-                kind=AheadWindow if is_ahead else Window,
-            )
+            shared = source if spare and isinstance(source, int) and compression is None else None
+            middle = None
+            if shared is not None and found == "tfrecord":
+                middle = find_middle(shared, str(shard), state.size)
             try:
-                if found == "webdataset":
-                    scan_webdataset(window, keys.of(found), builder, max_record_bytes)
+                if shared is not None and middle is not None:
+                    scan_halves(
+                        shared, str(shard), middle, keys.of(found), builder, max_record_bytes, advance
+                    )
                 else:
-                    _scan_tfrecord(window, keys.of(found), builder, max_record_bytes)
+                    window = open_window(
+                        source,
+                        str(shard),
+                        compression=compression,
+                        advance=advance,
+                        kind=Window if shared is None or not pays(state.size) else AheadWindow,
+                    )
+                    with contextlib.closing(window):
+                        scan = scan_webdataset if found == "webdataset" else scan_tfrecord
+                        scan(window, keys.of(found), builder, max_record_bytes)
             except Torn as torn:
                 builder.tear(torn.offset, torn.reason)
-            finally:
-                window.close()
         return builder.index(found, state, codec)
 
     if isinstance(shard, ObjectShard):
         assert requests is not None
         blob = ObjectBlob(shard, requests)
         try:
-            index = scan(blob, blob.state)
+            index = scanned(blob, blob.state)
             unchanged = blob.unchanged()
         finally:
             blob.close()
@@ -111,7 +116,7 @@ def build_index(
         with file:
             fd = file.fileno()
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            index = scan(fd, ShardState.of(os.fstat(fd)))
+            index = scanned(fd, ShardState.of(os.fstat(fd)))
             unchanged = ShardState.of(os.fstat(fd)) == index.state
     if not unchanged:
         raise StorageError(f"{shard}: changed while it was indexed: index it again when it is complete")
@@ -192,16 +197,3 @@ def _guess(head: bytes) -> str:
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         return "compressed with zstd"
     return "not a TFRecord, WebDataset (tar) or Parquet file"
-
-
-def _scan_tfrecord(window: Window, keys: Keys, builder: IndexBuilder, max_record_bytes: int) -> None:
-    add = builder.add
-    for offset, payload, crc, intact in frames(window, max_record_bytes=max_record_bytes):
-        label, image_start, image_bytes = BAD, 0, 0
-        if intact:
-            try:  # cheaper than a context manager, once a record
-                image_start, image_bytes, stored = parse_example(payload, keys)
-                label = zero_based(stored, keys)
-            except Unusable:
-                image_start = image_bytes = 0
-        add(offset, len(payload), label, crc, image_start, image_bytes)

@@ -140,6 +140,25 @@ class IndexBuilder:
         self._reasons: dict[str, int] = {}
         self._damage: str | None = None
 
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """int64 [n, 7], what was taken in; nothing can be added while an array of it lives."""
+        return np.frombuffer(self._rows, np.int64).reshape(-1, len(COLUMNS))
+
+    def add_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """Several records.
+
+        Args:
+            rows: int64 [n, 7], C-contiguous: the arguments of `add`, in its order.
+
+        Raises:
+            Torn: one of them is one too many; those before it are taken in.
+        """
+        room = (self._most - len(self._rows)) // _ROW.size
+        self._rows += rows[:room].data
+        if len(rows) > room:
+            raise self._full(int(rows[room, 0]))
+
     def add(
         self,
         offset: int,
@@ -156,7 +175,7 @@ class IndexBuilder:
             Torn: it is one too many.
         """
         if len(self._rows) >= self._most:
-            raise Torn(offset, f"has more than {self.max_records} records: cut it into smaller shards")
+            raise self._full(offset)
         self._rows += _ROW.pack(offset, length, label, crc, image_start, image_bytes, unpacked)
 
     def add_bad(self, offset: int, reason: str, about: str = "") -> None:
@@ -185,7 +204,7 @@ class IndexBuilder:
 
     def index(self, format_name: FormatName, state: ShardState, codec: str = "") -> ShardIndex:
         """What was taken in."""
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(COLUMNS))
+        rows = self.rows
         columns = {name: rows[:, number].astype(code) for number, (name, code) in enumerate(COLUMNS.items())}
         digest = hashlib.sha256()
         if format_name == "tfrecord":
@@ -199,6 +218,9 @@ class IndexBuilder:
         return make_index(
             format_name, codec, state, columns, tuple(self._reasons), self._damage, digest.hexdigest()
         )
+
+    def _full(self, offset: int) -> Torn:
+        return Torn(offset, f"has more than {self.max_records} records: cut it into smaller shards")
 
 
 def make_index(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +49,7 @@ class SharedBuild:
         shards: number of all shards, those whose index is there included.
         threads: how many.
         build: builds and writes the index of a shard, and tells a function how many bytes it has read;
-            the flag says whether a thread is to spare for reading ahead.
+            the flag says whether a thread is to spare for it.
         load: the index of a shard as it is now; raises IndexUnusable.
         path_of: where the index of a shard goes.
         bar: shows how many bytes are done, or is disabled.
@@ -117,10 +116,9 @@ class SharedBuild:
 
     def _round(self, shards: list[Shard]) -> list[Shard]:
         """Goes through shards once; returns those that others have claimed."""
-        # Where others keep the cores busy, more threads only make the work dearer.
-        ahead = len(shards) + max(1, round(os.getloadavg()[0])) <= self._threads
+        spare = len(shards) < self._threads
         with ThreadPoolExecutor(min(self._threads, len(shards)), thread_name_prefix="feeder-index") as pool:
-            futures = {pool.submit(self._one, shard, ahead): shard for shard in shards}
+            futures = {pool.submit(self._one, shard, spare): shard for shard in shards}
             try:
                 pending: set[Future[ShardIndex | None]] = set(futures)
                 while pending:
@@ -138,14 +136,14 @@ class SharedBuild:
         self._stop.clear()
         return [shard for future, shard in futures.items() if future.result() is None]
 
-    def _one(self, shard: Shard, ahead: bool) -> ShardIndex | None:
+    def _one(self, shard: Shard, spare: bool) -> ShardIndex | None:
         """The index of a shard, built here or elsewhere; None while another process builds it."""
         if self._stop.is_set():
             raise _Stopped
         path = self._path_of(shard)
         claims = self._claims.get(path.parent)
         if claims is None:
-            return self._done(shard, self._build(shard, self._advance, ahead), here=True)
+            return self._done(shard, self._build(shard, self._advance, spare), here=True)
         with contextlib.suppress(IndexUnusable):
             return self._done(shard, self._load(shard), here=False)
         with _needs_writing(path.parent):
@@ -160,7 +158,7 @@ class SharedBuild:
                 self._advance(count)
                 claim.beat()
 
-            return self._done(shard, self._build(shard, advance, ahead), here=True)
+            return self._done(shard, self._build(shard, advance, spare), here=True)
 
     def _advance(self, count: int) -> None:
         if self._stop.is_set():

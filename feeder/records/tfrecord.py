@@ -70,7 +70,7 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
     """All records of a file in order, read once from start to end.
 
     Args:
-        window: over the file, at its start.
+        window: over the file, at its start. Who asks may use up whole records of it, which then don't come.
         max_record_bytes: a longer record counts as damage.
 
     Raises:
@@ -78,8 +78,8 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
         BadShard: the file is no TFRecord file.
         StorageError: it cannot be read.
     """
-    offset = 0
     while True:
+        offset = window.position
         if window.hi - window.lo < HEADER_BYTES and (there := window.have(HEADER_BYTES)) < HEADER_BYTES:
             if not there and not window.broken:
                 return
@@ -112,7 +112,6 @@ def frames(window: Window, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Itera
         window.lo = stop + FOOTER_BYTES
         intact = _crc32c(window.bytes[start:stop]) == crc
         yield Frame(offset + HEADER_BYTES, window.view[start:stop], crc, intact)
-        offset += whole
 
 
 def looks_like_tfrecord(head: bytes) -> bool:
