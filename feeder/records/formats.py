@@ -171,7 +171,8 @@ def refuse_compressed(shard: Shard, codec: str) -> None:
 
 
 def _head(window: Window) -> bytes:
-    return bytes(window.view[: window.have(BLOCK_BYTES)])
+    there = window.have(BLOCK_BYTES)
+    return bytes(window.view[:there])
 
 
 def _format(head: bytes) -> FormatName | None:

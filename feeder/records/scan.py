@@ -1,8 +1,8 @@
 """The records of a TFRecord shard, taken into its index.
 
 Most are found natively and without the GIL, where the extension is built. It says nothing of a record that is
-not sound, or not laid out as usual: that one is read here, as all are where there is no extension. The index is
-the same.
+not sound, or not laid out as usual: that one is read here, as all are where there is no extension. The index
+is the same.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def find_middle(fd: int, path: str, size: int) -> int | None:
     if not NATIVE or size < MIN_HALVED_BYTES:
         return None
     window = open_window(fd, path, start=size // 2)
-    data = bytes(window.view[: window.have(SEARCHED_BYTES)])
+    there = window.have(SEARCHED_BYTES)
+    data = bytes(window.view[:there])
     at = -1
     for _ in range(MAX_CANDIDATES):
         at = data.find(bytes(4), at + 1)  # the upper half of a length
@@ -127,33 +128,34 @@ def scan_halves(
 ) -> None:
     """Adds all records of a file to an index, as `scan_tfrecord` does, in two threads where that goes well.
 
-    One scans from the start to `middle`, the other from there on. If the last record of the first half ends at
-    `middle`, a scan from start to end would have come by, and found what the other has found. If not, `middle`
-    is no start of a record, or the file is damaged before it: what the other found is dropped, and the first
-    goes on.
+    One scans from the start to `middle`, the other from there on. If the last record of the first half ends
+    at `middle`, a scan from start to end would have come by, and found what the other has found. If not,
+    `middle` is no start of a record, or the file is damaged before it: what the other found is dropped, and
+    the first goes on.
 
     Args:
         fd: of the file.
         path: what errors call it.
         middle: where a record may begin; see `find_middle`.
-        advance: as in open_window; called with less than 0 for what was read and dropped.
+        advance: as in open_window, from both threads; called with less than 0 for what was read and dropped.
     """
     drop = threading.Event()
-    read = 0
+    counted = [0, 0]
 
-    def advance_second(count: int) -> None:
-        nonlocal read
-        if drop.is_set():
-            raise _Dropped
-        if advance is not None:
-            advance(count)
-        read += count
+    def part(half: int, start: int, stop: int | None) -> Window:
+        def count(got: int) -> None:
+            if half and drop.is_set():
+                raise _Dropped
+            if advance is not None:
+                advance(got)
+            counted[half] += got
+
+        return open_window(fd, path, start=start, stop=stop, advance=count)
 
     behind = IndexBuilder(builder.max_records)
+    first = part(0, 0, middle)
     with ThreadPoolExecutor(1, thread_name_prefix="feeder-index-half") as pool:
-        window = open_window(fd, path, start=middle, advance=advance_second)
-        second = pool.submit(scan_tfrecord, window, keys, behind, max_record_bytes)
-        first = open_window(fd, path, stop=middle, advance=advance)
+        second = pool.submit(scan_tfrecord, part(1, middle, None), keys, behind, max_record_bytes)
         try:
             scan_tfrecord(first, keys, builder, max_record_bytes)
         except Torn as torn:
@@ -165,10 +167,8 @@ def scan_halves(
             raise
     if drop.is_set():
         if advance is not None:
-            advance(-read)
-        scan_tfrecord(
-            open_window(fd, path, start=first.position, advance=advance), keys, builder, max_record_bytes
-        )
+            advance(first.position - sum(counted))
+        scan_tfrecord(part(0, first.position, None), keys, builder, max_record_bytes)
         return
     builder.add_rows(behind.rows)
     second.result()
