@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -39,9 +41,17 @@ COLD = Entry("feeder (cold)", None, "cache_feeder.py", "cold")
 COMPARED = ("OpenCV", "torchvision", "simplejpeg + pillow-simd")
 """The fastest that antialias."""
 
-INDEXING = {"feeder index": "index", "plain read": "read"}
-SHARDS = 2
-INDEX_ROUND_BYTES = 300e6
+INDEXING = {
+    "feeder index, two threads": ("index", 2),
+    "feeder index": ("index", 1),
+    "plain read, two threads": ("read", 2),
+    "plain read": ("read", 1),
+}
+"""What passes over a shard, and in how many threads."""
+
+INDEX_RECORDS = 10_000
+"""Of that shard, which holds the files over and over; fewer where it would take more than half of the
+memory or disk that is free."""
 
 REDUCTIONS = (1, 2)
 WEIGHED_IMAGES = 16
@@ -92,20 +102,20 @@ def run(
                 contestants[entry.name] = one
         _check_same([one for name, one in contestants.items() if contest.is_feeder(name)], data, place)
         tables.progress("packing")
-        shards, shard_bytes = _pack(data, place)
-        passes = max(1, round(INDEX_ROUND_BYTES / shard_bytes))
-        readers = {name: _reader(name, shards, cores, stack) for name in INDEXING}
+        shard, records = _pack(data, place)
+        shard_bytes = shard.stat().st_size
+        readers = {name: _reader(name, shard, stack) for name in INDEXING}
         turns: dict[str, Callable[[], harness.Round]] = {
             name: functools.partial(contest.run_round, one) for name, one in contestants.items()
         }
         for name, reader in readers.items():
-            turns[name] = functools.partial(_read_round, reader, passes, len(data.files))
+            turns[name] = functools.partial(_read_round, reader, records)
         results = harness.interleave(
             turns,
             rounds,
             progress=tables.round_progress(rounds),
         )
-        facts = {name: one.facts for name, one in contestants.items()}
+        facts = {name: one.facts for name, one in (contestants | readers).items()}
     tables.progress("weighing planes")
     memory = _weigh(data)
     tables.progress("")
@@ -129,7 +139,10 @@ def run(
         for name in contestants
     ]
     rows += _index_rows(
-        head["run"], {name: results[name] for name in INDEXING}, shard_bytes / len(data.files)
+        head["run"],
+        {name: results[name] for name in INDEXING},
+        {name: facts[name] for name in INDEXING},
+        shard_bytes,
     )
     rows += [{"kind": "memory", "run": head["run"]} | one for one in memory]
     rows += harness.left_out_rows(head["run"], left_out)
@@ -183,45 +196,52 @@ def _check_same(contestants: Sequence[Contestant], data: DecodeInput, place: Pat
             raise ContestantFailed(f"{one.name}: its images are not those of {contestants[0].name}")
 
 
-def _pack(data: DecodeInput, place: Path) -> tuple[list[str], int]:
-    """Shards of the files in `place`, and how many bytes they have."""
+def _pack(data: DecodeInput, place: Path) -> tuple[Path, int]:
+    """A shard of the files, over and over, in `place`, and how many records it has."""
     from feeder.records.pack import pack
 
+    free = min(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), shutil.disk_usage(place).free)
+    records = max(1, min(INDEX_RECORDS, int(free / 2 / (data.nbytes / len(data.files)))))
     source = place / "files" / "one"
     source.mkdir(parents=True)
-    for number, path in enumerate(data.files):
-        (source / f"{number:06d}.jpg").symlink_to(path.resolve())
-    packed = pack(source.parent, place / "shards", shards=min(SHARDS, len(data.files)))
-    return [str(path) for path in packed.shards], sum(path.stat().st_size for path in packed.shards)
+    for number in range(records):
+        (source / f"{number:06d}.jpg").symlink_to(data.files[number % len(data.files)].resolve())
+    packed = pack(source.parent, place / "shards", shards=1)
+    return packed.shards[0], records
 
 
-def _reader(
-    name: str, shards: Sequence[str], cores: Sequence[int], stack: contextlib.ExitStack
-) -> Contestant:
-    flags = ("--cores", ",".join(map(str, cores)), "--variant", INDEXING[name])
-    one = stack.enter_context(rival(name, None, "index_feeder.py", *flags))
-    one.load(shards=shards)
+def _reader(name: str, shard: Path, stack: contextlib.ExitStack) -> Contestant:
+    variant, threads = INDEXING[name]
+    cores = ",".join(map(str, harness.choose_cores(min(threads, len(os.sched_getaffinity(0))))))
+    one = stack.enter_context(rival(name, None, "index_feeder.py", "--cores", cores, "--variant", variant))
+    one.load(shard=str(shard), threads=threads)
     return one
 
 
-def _read_round(reader: Contestant, passes: int, images: int) -> harness.Round:
-    return harness.Round(**reader.ask("round", passes=passes, images=images))
+def _read_round(reader: Contestant, records: int) -> harness.Round:
+    return harness.Round(**reader.ask("round", images=records))
 
 
 def _index_rows(
-    run_name: str, results: Mapping[str, Sequence[harness.Round]], bytes_per_image: float
+    run_name: str,
+    results: Mapping[str, Sequence[harness.Round]],
+    facts: Mapping[str, dict[str, Any]],
+    shard_bytes: int,
 ) -> list[dict[str, Any]]:
+    reads = {INDEXING[name][1]: theirs for name, theirs in results.items() if INDEXING[name][0] == "read"}
     return [
         {
             "kind": "index",
             "run": run_name,
             "what": name,
-            "mb_per_s": harness.Spread.of(
-                [one.images_per_s * bytes_per_image / 1e6 for one in theirs]
-            ).rounded(1),
+            "records": theirs[0].images,
+            "bytes": shard_bytes,
+            "mb_per_s": harness.Spread.of([shard_bytes / one.seconds / 1e6 for one in theirs]).rounded(1),
             "cpu_us_per_image": harness.Spread.of([one.cpu_us_per_image for one in theirs]).rounded(1),
-            "of_plain_read": harness.Spread.of(harness.ratios(theirs, results["plain read"])).rounded(3),
+            "of_plain_read": harness.Spread.of(harness.ratios(theirs, reads[1])).rounded(3),
+            "of_read_alike": harness.Spread.of(harness.ratios(theirs, reads[INDEXING[name][1]])).rounded(3),
         }
+        | facts[name]
         for name, theirs in results.items()
     ]
 

@@ -60,13 +60,23 @@ def cache_table(rows: Sequence[Row]) -> str:
         [
             decode_table(rows),
             _table(
-                ("shards, from the page cache", "MB/s", "quartiles", "of a plain read", "CPU us/image"),
+                (
+                    "one shard, from the page cache",
+                    "records",
+                    "MB/s",
+                    "quartiles",
+                    "of a plain read",
+                    "of one with as many threads",
+                    "CPU us/record",
+                ),
                 [
                     (
                         row["what"],
+                        f"{row['records']:,}" if "records" in row else "",  # not in older runs
                         f"{row['mb_per_s']['median']:,.0f}",
                         f"{row['mb_per_s']['low']:,.0f} to {row['mb_per_s']['high']:,.0f}",
                         f"{100 * row['of_plain_read']['median']:.0f} %",
+                        f"{100 * row['of_read_alike']['median']:.0f} %" if "of_read_alike" in row else "",
                         f"{row['cpu_us_per_image']['median']:,.0f}",
                     )
                     for row in index

@@ -15,7 +15,7 @@ pytest.importorskip("feeder.decode._kernel", reason="only the native decoder kee
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
-    monkeypatch.setattr(bench_cache, "INDEX_ROUND_BYTES", 1)
+    monkeypatch.setattr(bench_cache, "INDEX_RECORDS", 20)
 
 
 def test_rows_of_a_run(imagenet_sample, small, tmp_path, capsys):
@@ -36,10 +36,17 @@ def test_rows_of_a_run(imagenet_sample, small, tmp_path, capsys):
     # The same pixels are as far from the oracle's.
     assert len({json.dumps(row["agreement"]) for row in by_kind["contestant"]}) == 1
     assert {row["contestant"] for row in by_kind["left_out"]} == set(bench_cache.COMPARED)
-    index, read = by_kind["index"]
-    assert (index["what"], read["what"]) == ("feeder index", "plain read")
-    assert index["mb_per_s"]["median"] > 0
-    assert read["of_plain_read"]["median"] == 1
+    index = {row["what"]: row for row in by_kind["index"]}
+    assert {what: (row["threads"], row["records"]) for what, row in index.items()} == {
+        "feeder index, two threads": (2, 20),
+        "feeder index": (1, 20),
+        "plain read, two threads": (2, 20),
+        "plain read": (1, 20),
+    }
+    assert all(row["mb_per_s"]["median"] > 0 for row in index.values())
+    assert index["plain read"]["of_plain_read"]["median"] == 1
+    assert index["plain read, two threads"]["of_read_alike"]["median"] == 1
+    assert index["plain read"]["read_bytes"] >= 1 << 17
     assert set(summary["compared"]) == {
         "all cached, nothing cached",
         "all cached, nothing cached but seek points",
@@ -102,9 +109,12 @@ def test_the_comparison_takes_the_rival_that_is_nearest():
 
 def test_index_rows_are_bytes_over_time():
     rounds = {
-        "feeder index": [harness.Round(2.0, 2.0, 10)],
-        "plain read": [harness.Round(1.0, 0.5, 10)],
+        "feeder index, two threads": [harness.Round(1.0, 2.0, 10)],
+        "plain read, two threads": [harness.Round(0.25, 0.5, 10)],
+        "plain read": [harness.Round(0.5, 0.5, 10)],
     }
-    index, read = bench_cache._index_rows("run", rounds, 1e6)
-    assert (index["mb_per_s"]["median"], read["mb_per_s"]["median"]) == (5, 10)
-    assert index["of_plain_read"]["median"] == 0.5
+    rows = bench_cache._index_rows("run", rounds, {name: {} for name in rounds}, 10_000_000)
+    assert [row["mb_per_s"]["median"] for row in rows] == [10, 40, 20]
+    assert [row["of_plain_read"]["median"] for row in rows] == [0.5, 2, 1]
+    assert [row["of_read_alike"]["median"] for row in rows] == [0.25, 1, 1]
+    assert [row["records"] for row in rows] == [10] * 3
