@@ -2,37 +2,44 @@
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
-CRC32C_WAYS: tuple[str, ...]
+WAYS: tuple[str, ...]
 """How this machine can compute a crc32c, the fastest way last."""
 
-def scan(
-    data: npt.NDArray[np.uint8],
-    start: int,
-    stop: int,
-    offset: int,
-    image: bytes,
-    label: bytes,
-    label_base: int,
-    max_record_bytes: int,
-    rows: npt.NDArray[np.int64],
-) -> tuple[int, int, int]:
-    """Takes sound and usual records from data[start:stop], up to the first that is not; without the GIL.
+@disjoint_base
+class Scanner:
+    def __init__(
+        self, image: str, label: str, label_base: int, max_record_bytes: int, way: str = "best"
+    ) -> None:
+        """Finds what Keys say; leaves records that are longer than max_record_bytes, which is at most 2**62.
 
-    Args:
-        data: uint8 [n]; nobody writes to it meanwhile.
-        offset: of data[start] in the shard, in bytes.
-        image, label, label_base: Keys, as bytes.
-        max_record_bytes: a longer record is not taken; at most 2**62.
-        rows: int64 [m, 7], rows of IndexBuilder, written from the first on.
+        Args:
+            way: one of WAYS, or the best of them.
 
-    Returns:
-        The records that were taken; the bytes that they have; and the bytes that the next one needs (of its
-        header alone, while that is not there), or 0 where that is not why it was not taken.
+        Raises:
+            ValueError: no such way here, or a number out of range.
+        """
 
-    Raises:
-        ValueError: start and stop are not within data.
-    """
+    def scan(
+        self,
+        data: npt.NDArray[np.uint8],
+        start: int,
+        stop: int,
+        offset: int,
+        rows: npt.NDArray[np.int64],
+    ) -> tuple[int, int, int]:
+        """Takes sound and usual records from data[start:stop], up to the first that is not; without the GIL.
 
-def crc32c(data: npt.NDArray[np.uint8], way: str) -> int:
-    """The crc32c of bytes by one of CRC32C_WAYS; scan takes the last."""
+        Args:
+            data: uint8 [n]; nobody writes to it meanwhile.
+            offset: of data[start] in the shard, in bytes.
+            rows: int64 [m, 7], rows of IndexBuilder, written from the first on; no more records are taken.
+
+        Returns:
+            The records that were taken; the bytes that they have; and the bytes that the next one needs (its
+            header alone, while that is not there), or 0 where that is not why it was not taken.
+
+        Raises:
+            ValueError: start and stop are not within data.
+        """

@@ -20,7 +20,7 @@ from feeder.records.stream import MAX_RECORD_BYTES, Torn, Window, open_window
 from feeder.records.tfrecord import HEADER_BYTES, frames, looks_like_tfrecord
 
 try:
-    from feeder.records import _frames
+    from feeder.records._frames import Scanner
 
     NATIVE = True
 except ImportError:
@@ -52,9 +52,10 @@ def scan_tfrecord(
         StorageError: it cannot be read.
     """
     one_by_one = frames(window, max_record_bytes=max_record_bytes)
+    scanner = Scanner(keys.image, keys.label, keys.label_base, max_record_bytes) if NATIVE else None
     while True:
-        if NATIVE:
-            _scan_natively(window, keys, builder, max_record_bytes)
+        if scanner is not None:
+            _scan_natively(scanner, window, builder)
         frame = next(one_by_one, None)
         if frame is None:
             return
@@ -68,22 +69,11 @@ def scan_tfrecord(
         builder.add(frame.offset, len(frame.payload), label, frame.crc, image_start, image_bytes)
 
 
-def _scan_natively(window: Window, keys: Keys, builder: IndexBuilder, max_record_bytes: int) -> None:
+def _scan_natively(scanner: Scanner, window: Window, builder: IndexBuilder) -> None:
     """Adds records up to one that has to be looked at here, or the end."""
-    image, label = keys.image.encode(), keys.label.encode()
     rows = np.empty((ROWS, len(COLUMNS)), np.int64)
     while True:
-        count, used, need = _frames.scan(
-            window.bytes,
-            window.lo,
-            window.hi,
-            window.position,
-            image,
-            label,
-            keys.label_base,
-            max_record_bytes,
-            rows,
-        )
+        count, used, need = scanner.scan(window.bytes, window.lo, window.hi, window.position, rows)
         builder.add_rows(rows[:count])
         window.lo += used
         if count < ROWS and not (need and window.have(need) == need):

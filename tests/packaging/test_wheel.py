@@ -14,6 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from feeder.records import RecordKeys
+from feeder.records.example import encode_example
+from feeder.records.formats import build_index
+from feeder.records.tfrecord import frame
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_INPUTS = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "feeder")
 
@@ -56,6 +61,24 @@ def _run(site: Path, code: str) -> str:
     return done.stdout
 
 
+def _index_a_shard(folder: Path, site: Path) -> str:
+    """Whether the wheel builds an index natively; it is the one of here either way."""
+    shard = folder / "shard"
+    payloads = [
+        encode_example({"image/encoded": b"J" * size, "image/class/label": 1}) for size in (9, 70_000, 5)
+    ]
+    shard.write_bytes(
+        b"".join(header + one + footer for one in payloads for header, footer, _ in [frame(one)])
+    )
+    code = "from feeder.records import RecordKeys, scan\nfrom feeder.records.formats import build_index\n"
+    code += (
+        f"import pathlib; print(scan.NATIVE, build_index(pathlib.Path({str(shard)!r}), RecordKeys()).content)"
+    )
+    native, content = _run(site, code).split()
+    assert content == build_index(shard, RecordKeys()).content
+    return native
+
+
 @pytest.mark.timeout(400)
 def test_without_a_compiler_the_wheel_is_pure_says_so_and_decodes(tmp_path: Path) -> None:
     missing = str(tmp_path / "no-such-compiler")
@@ -68,6 +91,7 @@ def test_without_a_compiler_the_wheel_is_pure_says_so_and_decodes(tmp_path: Path
         archive.extractall(site)
     name = _run(site, "from feeder.decode import open_decoder; d = open_decoder(1); print(d.name); d.close()")
     assert name.startswith("portable")
+    assert _index_a_shard(tmp_path, site) == "False"
 
 
 @pytest.mark.timeout(400)
@@ -78,7 +102,10 @@ def test_a_client_imports_nothing_that_reads_or_decodes(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(site)
-    assert any(name.startswith("feeder/decode/_kernel") and name.endswith(".so") for name in names)
+    for module in ("feeder/decode/_kernel", "feeder/records/_frames"):
+        assert any(name.startswith(module) and name.endswith(".so") for name in names)
+    assert not [name for name in names if "/native/" in name]
+    assert _index_a_shard(tmp_path, site) == "True"
     assert "feeder/py.typed" in names
     loaded = _run(site, "import feeder, sys; feeder.connect; print(*sorted(sys.modules))").split()
     forbidden = (

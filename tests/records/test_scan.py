@@ -76,12 +76,18 @@ def in_python(shard: Path, keys: RecordKeys = KEYS, **how: Any) -> Any:
         return outcome(shard, keys, **how)
 
 
-@pytest.mark.parametrize("way", _frames.CRC32C_WAYS)
-@given(data=st.binary(max_size=60), times=st.integers(1, 700), cut=st.integers(0, 9))
+@pytest.mark.parametrize("way", _frames.WAYS)
+@given(data=st.binary(min_size=1, max_size=60), times=st.integers(1, 700), odd=st.integers(0, 9))
 @settings(max_examples=100)
-def test_every_way_gives_the_crc32c(way: str, data: bytes, times: int, cut: int) -> None:
-    array = np.frombuffer(data * times, np.uint8)[cut:]
-    assert _frames.crc32c(array, way) == google_crc32c.value(array.tobytes())
+def test_every_way_gives_the_crc32c(
+    framed: Callable[[bytes], bytes], way: str, data: bytes, times: int, odd: int
+) -> None:
+    payload = encode_example({"image/encoded": data * times, "image/class/label": 1})
+    shard = np.frombuffer(bytes(odd) + framed(payload), np.uint8)
+    rows = np.zeros((2, 7), np.int64)
+    scanner = _frames.Scanner("image/encoded", "image/class/label", 1, 1 << 20, way)
+    assert scanner.scan(shard, odd, len(shard), 0, rows) == (1, len(shard) - odd, 12)
+    assert rows[0, 3] == google_crc32c.value(payload)
 
 
 def test_every_way_of_other_processors_gives_the_crc32c(tmp_path: Path) -> None:
@@ -127,17 +133,21 @@ def test_nothing_usual_is_left_to_python(
 
 def test_arguments_are_checked() -> None:
     data, rows = np.zeros(100, np.uint8), np.zeros((2, 7), np.int64)
-    good = [data, 0, 100, 0, b"image", b"label", 1, 1 << 20, rows]
-    assert _frames.scan(*good) == (0, 0, 0)
-    for place, bad in ((2, 101), (1, 101), (7, 1 << 63)):
-        with pytest.raises(ValueError, match=r"within|bits"):
-            _frames.scan(*good[:place], bad, *good[place + 1 :])
-    for place, wrong in ((0, data[::2]), (0, rows), (1, -1), (8, rows.astype(np.float64)), (8, rows[:, :6])):
+    scan = _frames.Scanner("image", "label", 1, 1 << 20).scan
+    good = [data, 0, 100, 0, rows]
+    assert scan(*good) == (0, 0, 0)
+    for place, bad in ((2, 101), (1, 101)):
+        with pytest.raises(ValueError, match="within"):
+            scan(*good[:place], bad, *good[place + 1 :])
+    for place, wrong in ((0, data[::2]), (0, rows), (1, -1), (4, rows.astype(np.float64)), (4, rows[:, :6])):
         with pytest.raises(TypeError):
-            _frames.scan(*good[:place], wrong, *good[place + 1 :])
+            scan(*good[:place], wrong, *good[place + 1 :])
     rows.flags.writeable = False
     with pytest.raises(TypeError):
-        _frames.scan(*good)
+        scan(*good)
+    for wrong in ((1 << 32, 1), (1, 1 << 63), (1, 1, "no such")):
+        with pytest.raises(ValueError, match=r"bits|no such"):
+            _frames.Scanner("image", "label", *wrong)
 
 
 keys = st.sampled_from(

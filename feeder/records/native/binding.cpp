@@ -25,33 +25,42 @@ void require(bool holds, const char *message) {
   if (!holds) throw std::invalid_argument(message);
 }
 
-nb::tuple scan(const Bytes &data, size_t start, size_t stop, int64_t offset, const nb::bytes &image,
-               const nb::bytes &label, int64_t label_base, uint64_t max_record_bytes, const Rows &rows) {
-  require(start <= stop && stop <= data.shape(0), "start and stop within data");
-  require(max_record_bytes <= uint64_t{1} << 62, "max_record_bytes of at most 62 bits");
-  const feeder::RecordKeys keys = {std::string(image.c_str(), image.size()), std::string(label.c_str(), label.size()),
-                                   label_base};
-  auto *out = reinterpret_cast<feeder::IndexRow *>(rows.data());
-  feeder::Scanned scanned;
-  {
-    const nb::gil_scoped_release released;
-    scanned = feeder::scan_frames(data.data() + start, stop - start, offset, keys, max_record_bytes, out,
-                                  rows.shape(0));
+class Scanner {
+ public:
+  Scanner(const std::string &image, const std::string &label, int64_t label_base, uint64_t max_record_bytes,
+          const std::string &way)
+      : settings_{image, label, label_base, max_record_bytes, find_way(way)} {
+    require(label_base >= -0x7FFFFFFF && label_base <= 0x7FFFFFFF, "label_base of 32 bits");
+    require(max_record_bytes <= uint64_t{1} << 62, "max_record_bytes of at most 62 bits");
   }
-  return nb::make_tuple(scanned.rows, scanned.used, scanned.need);
-}
 
-uint32_t crc32c(const Bytes &data, const std::string &way) {
-  for (const feeder::Crc32c *one : feeder::kCrc32c) {
-    if (way == one->name && one->runs_here()) return (*one)(data.data(), data.shape(0));
+  nb::tuple scan(const Bytes &data, size_t start, size_t stop, int64_t offset, const Rows &rows) const {
+    require(start <= stop && stop <= data.shape(0), "start and stop within data");
+    feeder::Scanned scanned;
+    {
+      const nb::gil_scoped_release released;
+      scanned = feeder::scan_frames(data.data() + start, stop - start, offset, settings_,
+                                    reinterpret_cast<feeder::IndexRow *>(rows.data()), rows.shape(0));
+    }
+    return nb::make_tuple(scanned.rows, scanned.used, scanned.need);
   }
-  throw std::invalid_argument("this machine has no way " + way);
-}
+
+ private:
+  static const feeder::Crc32c *find_way(const std::string &name) {
+    if (name == "best") return &feeder::best_crc32c();
+    for (const feeder::Crc32c *way : feeder::kCrc32c) {
+      if (name == way->name && way->runs_here()) return way;
+    }
+    throw std::invalid_argument("this machine has no way " + name);
+  }
+
+  feeder::ScanSettings settings_;
+};
 
 nb::tuple ways() {
   nb::list names;
-  for (const feeder::Crc32c *one : feeder::kCrc32c) {
-    if (one->runs_here()) names.append(one->name);
+  for (const feeder::Crc32c *way : feeder::kCrc32c) {
+    if (way->runs_here()) names.append(way->name);
   }
   return nb::tuple(names);
 }
@@ -59,9 +68,11 @@ nb::tuple ways() {
 }  // namespace
 
 NB_MODULE(_frames, module) {
-  module.attr("CRC32C_WAYS") = ways();
-  module.def("scan", &scan, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("stop"), nb::arg("offset"),
-             nb::arg("image"), nb::arg("label"), nb::arg("label_base"), nb::arg("max_record_bytes"),
-             nb::arg("rows").noconvert());
-  module.def("crc32c", &crc32c, nb::arg("data").noconvert(), nb::arg("way"));
+  module.attr("WAYS") = ways();
+  nb::class_<Scanner>(module, "Scanner")
+      .def(nb::init<const std::string &, const std::string &, int64_t, uint64_t, const std::string &>(),
+           nb::arg("image"), nb::arg("label"), nb::arg("label_base"), nb::arg("max_record_bytes"),
+           nb::arg("way") = "best")
+      .def("scan", &Scanner::scan, nb::arg("data").noconvert(), nb::arg("start"), nb::arg("stop"), nb::arg("offset"),
+           nb::arg("rows").noconvert());
 }

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "crc32c.h"
-
 namespace feeder {
 
 namespace {
@@ -78,7 +76,7 @@ constexpr uint8_t kFeatures = tag(1), kEntry = tag(1), kKey = tag(1), kValue = t
 // Longer keys are left to example.py.
 constexpr size_t kMaxKeyBytes = 127;
 
-bool read_example(Piece payload, const RecordKeys &keys, IndexRow *row) {
+bool read_example(Piece payload, const ScanSettings &settings, IndexRow *row) {
   const uint8_t *start = payload.data();
   Piece features, entry, key, value, image_feature, label_feature;
   if (!payload.take_all(kFeatures, &features)) return false;
@@ -87,8 +85,8 @@ bool read_example(Piece payload, const RecordKeys &keys, IndexRow *row) {
         key.size() > kMaxKeyBytes) {
       return false;
     }
-    if (key.is(keys.image)) image_feature = value;
-    if (key.is(keys.label)) label_feature = value;
+    if (key.is(settings.image)) image_feature = value;
+    if (key.is(settings.label)) label_feature = value;
   }
   Piece list, image, packed;
   if (!image_feature.take_all(kBytesList, &list) || !list.take_all(kListed, &image) || image.size() == 0) return false;
@@ -97,7 +95,7 @@ bool read_example(Piece payload, const RecordKeys &keys, IndexRow *row) {
       packed.size() != 0) {
     return false;
   }
-  const uint64_t from_zero = label - static_cast<uint64_t>(keys.label_base);  // wraps below zero
+  const uint64_t from_zero = label - static_cast<uint64_t>(settings.label_base);  // wraps below zero
   if (from_zero > kMaxLabel) return false;
   row->label = static_cast<int64_t>(from_zero);
   row->image_start = image.data() - start;
@@ -107,9 +105,9 @@ bool read_example(Piece payload, const RecordKeys &keys, IndexRow *row) {
 
 }  // namespace
 
-Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const RecordKeys &keys, uint64_t max_record_bytes,
-                    IndexRow *rows, size_t most) noexcept {
-  static const Crc32c &crc32c = best_crc32c();
+Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const ScanSettings &settings, IndexRow *rows,
+                    size_t most) noexcept {
+  const Crc32c &crc32c = *settings.crc32c;
   Scanned scanned = {0, 0, 0};
   while (scanned.rows < most) {
     const uint8_t *at = data + scanned.used;
@@ -119,7 +117,7 @@ Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const Reco
       break;
     }
     const uint64_t length = read_64(at);
-    if (mask_crc(crc32c(at, 8)) != read_32(at + 8) || length > max_record_bytes) break;
+    if (mask_crc(crc32c(at, 8)) != read_32(at + 8) || length > settings.max_record_bytes) break;
     const uint64_t whole = kHeaderBytes + length + kFooterBytes;
     if (left < whole) {
       scanned.need = whole;
@@ -128,7 +126,7 @@ Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const Reco
     const Piece payload(at + kHeaderBytes, static_cast<size_t>(length));
     IndexRow row = {};
     const uint32_t crc = crc32c(payload.data(), payload.size());
-    if (mask_crc(crc) != read_32(payload.data() + payload.size()) || !read_example(payload, keys, &row)) break;
+    if (mask_crc(crc) != read_32(payload.data() + payload.size()) || !read_example(payload, settings, &row)) break;
     row.offset = offset + static_cast<int64_t>(scanned.used + kHeaderBytes);
     row.length = static_cast<int64_t>(length);
     row.crc = crc;

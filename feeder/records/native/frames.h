@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <string>
 
+#include "crc32c.h"
+
 namespace feeder {
 
-// Where the record says what is asked for; see Keys in feeder/records/keys.py.
-struct RecordKeys {
-  std::string image, label;
-  int64_t label_base;
+struct ScanSettings {
+  std::string image, label;   // features, as Keys in feeder/records/keys.py
+  int64_t label_base;         // within 32 bits
+  uint64_t max_record_bytes;  // a longer record is left to others; below 2**63
+  const Crc32c *crc32c;
 };
 
 // A row of IndexBuilder in feeder/records/index.py.
@@ -28,9 +31,9 @@ struct Scanned {
 };
 
 // Takes the records at the start of data[:size], up to `most`, or the first that is left to others.
-//   offset:           of data in the shard, in bytes
-//   max_record_bytes: X:             most of them
-Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const RecordKeys &keys, uint64_t max_record_bytes,
-                    IndexRow *rows, size_t most) noexcept;
+//   offset: of data in the shard, in bytes
+//   rows:   `most` of them
+Scanned scan_frames(const uint8_t *data, size_t size, int64_t offset, const ScanSettings &settings, IndexRow *rows,
+                    size_t most) noexcept;
 
 }  // namespace feeder

@@ -96,7 +96,7 @@ bool read_one(const Bytes &data, const Field &feature, uint64_t kind, Field *val
 }
 
 // Whether the record is what a row of it says.
-bool says(const Bytes &payload, const feeder::RecordKeys &keys, const feeder::IndexRow &row) {
+bool says(const Bytes &payload, const feeder::ScanSettings &settings, const feeder::IndexRow &row) {
   std::vector<Field> features, entries, sides;
   Field image = {}, label = {};
   if (!read_fields(payload, 0, payload.size(), &features)) return false;
@@ -111,8 +111,8 @@ bool says(const Bytes &payload, const feeder::RecordKeys &keys, const feeder::In
                                          payload.begin() + static_cast<ptrdiff_t>(side.stop));
         if (side.number == 2) value = side;
       }
-      if (key == keys.image) image = value;
-      if (key == keys.label) label = value;
+      if (key == settings.image) image = value;
+      if (key == settings.label) label = value;
     }
   }
   Field encoded, packed;
@@ -122,7 +122,7 @@ bool says(const Bytes &payload, const feeder::RecordKeys &keys, const feeder::In
   if (!read_varint(payload, &at, packed.stop, &stored) || at != packed.stop) return false;
   return static_cast<size_t>(row.image_start) == encoded.start && row.image_bytes > 0 &&
          static_cast<size_t>(row.image_bytes) == encoded.stop - encoded.start && row.label >= 0 &&
-         row.label <= 0x7FFFFFFF && stored == static_cast<uint64_t>(row.label + keys.label_base);
+         row.label <= 0x7FFFFFFF && stored == static_cast<uint64_t>(row.label + settings.label_base);
 }
 
 bool same(const Rows &one, const Rows &other) {
@@ -136,10 +136,10 @@ struct Scan {
 };
 
 // Of data[start:stop], copied, so that AddressSanitizer finds a read behind it.
-Scan scan(const Bytes &data, size_t start, size_t stop, const feeder::RecordKeys &keys, uint64_t max_bytes, size_t most) {
+Scan scan(const Bytes &data, size_t start, size_t stop, const feeder::ScanSettings &settings, size_t most) {
   const Bytes piece(data.begin() + static_cast<ptrdiff_t>(start), data.begin() + static_cast<ptrdiff_t>(stop));
   Scan result = {Rows(most), {}};
-  result.scanned = feeder::scan_frames(piece.data(), piece.size(), static_cast<int64_t>(start), keys, max_bytes,
+  result.scanned = feeder::scan_frames(piece.data(), piece.size(), static_cast<int64_t>(start), settings,
                                        result.rows.data(), most);
   if (result.scanned.rows > most || result.scanned.used > piece.size()) finding("more than there is");
   if (result.scanned.need != 0 && result.scanned.need <= piece.size() - result.scanned.used) finding("needs what is there");
@@ -171,12 +171,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   if (choices[1] % 4 == 2) shard.resize(shard.size() - std::min<size_t>(choices[2], shard.size()));
 
-  feeder::RecordKeys keys = {"image/encoded", "image/class/label", 1};
-  if (choices[4] % 4 == 1) keys = {"i", "l", -3};
-  if (choices[4] % 4 == 2) keys = {"image", "label", 0x7FFFFFFF};
   const uint64_t max_bytes = choices[5] % 4 == 1 ? choices[6] : 1 << 20;
+  const feeder::Crc32c *best = &feeder::best_crc32c();
+  feeder::ScanSettings settings = {"image/encoded", "image/class/label", 1, max_bytes, best};
+  if (choices[4] % 4 == 1) settings = {"i", "l", -3, max_bytes, best};
+  if (choices[4] % 4 == 2) settings = {"image", "label", 0x7FFFFFFF, max_bytes, best};
 
-  const Scan whole = scan(shard, 0, shard.size(), keys, max_bytes, kMost);
+  const Scan whole = scan(shard, 0, shard.size(), settings, kMost);
   size_t at = 0;
   for (const feeder::IndexRow &row : whole.rows) {
     const auto length = static_cast<size_t>(row.length);
@@ -188,20 +189,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     append_frame(payload.data(), payload.size(), &framed);
     if (!std::equal(framed.begin(), framed.end(), shard.begin() + static_cast<ptrdiff_t>(at))) finding("a damaged record");
     if (row.crc != slow_crc32c(payload.data(), length) || row.unpacked != 0) finding("another row");
-    if (!says(payload, keys, row)) finding("a record that says something else");
+    if (!says(payload, settings, row)) finding("a record that says something else");
     at += kFrameBytes + length;
   }
   if (at != whole.scanned.used) finding("other bytes were used");
 
   const size_t cut = shard.size() * choices[7] / 255;
-  Scan pieces = scan(shard, 0, cut, keys, max_bytes, kMost);
-  const Scan rest = scan(shard, pieces.scanned.used, shard.size(), keys, max_bytes, kMost);
+  Scan pieces = scan(shard, 0, cut, settings, kMost);
+  const Scan rest = scan(shard, pieces.scanned.used, shard.size(), settings, kMost);
   pieces.rows.insert(pieces.rows.end(), rest.rows.begin(), rest.rows.end());
   if (!same(pieces.rows, whole.rows)) finding("two pieces differ from one");
 
   Rows singles;
   for (at = 0;;) {
-    const Scan one = scan(shard, at, shard.size(), keys, max_bytes, 1);
+    const Scan one = scan(shard, at, shard.size(), settings, 1);
     if (one.rows.empty()) break;
     singles.push_back(one.rows[0]);
     at += one.scanned.used;
