@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +201,8 @@ def _pack(data: DecodeInput, place: Path) -> tuple[Path, int]:
     """A shard of the files, over and over, in `place`, and how many records it has."""
     from feeder.records.pack import pack
 
-    free = min(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), shutil.disk_usage(place).free)
+    (memory,) = re.findall(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    free = min(int(memory) << 10, shutil.disk_usage(place).free)
     records = max(1, min(INDEX_RECORDS, int(free / 2 / (data.nbytes / len(data.files)))))
     source = place / "files" / "one"
     source.mkdir(parents=True)
