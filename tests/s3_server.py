@@ -3,8 +3,8 @@
     PUT /-/faults {"rate": 0.1, "seed": 1, "kinds": ["busy", "reset", "slow"], "only": "GET", "slow_s": 1}
     GET /-/faults -> {"asked": n, "most": at a time, "faults": {"busy": n, ...}, "ranges": [...]}
 
-`busy` is 503 SlowDown, `reset` a connection that breaks off, `slow` an answer that takes a while, `silent`
-one that does not come.
+`busy` is 503 SlowDown, `reset` a connection that breaks off, `half` one that breaks off in the middle of its
+answer, `slow` an answer that takes a while, `silent` one that does not come.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -57,16 +57,13 @@ class Faults:
             start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(_BUSY)))])
             return [_BUSY]
         if fault == "reset":
-            connection: socket.socket = environ["werkzeug.socket"]
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            connection.shutdown(socket.SHUT_RDWR)
-            raise ConnectionResetError
+            _reset(environ)
         if fault == "slow":
             time.sleep(self._settings.get("slow_s", SLOW_S))
         if fault == "silent":
             time.sleep(SILENT_S)
         answer: Iterable[bytes] = self._moto(environ, start)
-        return answer
+        return _half(environ, b"".join(answer)) if fault == "half" else answer
 
     def _draw(self, environ: dict[str, Any]) -> str | None:
         with self._lock:
@@ -97,6 +94,18 @@ class Faults:
         body = json.dumps(seen).encode()
         start("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
+
+
+def _half(environ: dict[str, Any], body: bytes) -> Iterator[bytes]:
+    yield body[: len(body) // 2]
+    _reset(environ)
+
+
+def _reset(environ: dict[str, Any]) -> NoReturn:
+    connection: socket.socket = environ["werkzeug.socket"]
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError
 
 
 class Handler(WSGIRequestHandler):

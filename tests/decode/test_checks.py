@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,28 +17,52 @@ NATIVE = ROOT / "feeder" / "decode" / "native"
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
-def run(*command: str) -> str:
+pytestmark = pytest.mark.timeout(400)  # two builds
+
+
+def run(*command: str, given: str = "", timeout_s: float = 180) -> str:
     """Runs a command and returns what it printed; a failure shows it."""
     environment = os.environ | {"PATH": PATH}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        input=given,
+        timeout=timeout_s,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.fixture(
-    scope="module",
-    params=[["-DCMAKE_BUILD_TYPE=Release"], ["-DCMAKE_BUILD_TYPE=Debug", "-DFEEDER_SANITIZE=ON"]],
-    ids=["optimised", "sanitized"],
-)
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with check_planes and check_levels."""
+def build(folder: Path, *options: str) -> Path:
+    """The folder with check_planes, check_levels and check_files."""
     cmake = shutil.which("cmake", path=PATH)
     if cmake is None or not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         pytest.skip("no cmake or no C++ compiler on the PATH: the checks cannot be built")
-    folder = tmp_path_factory.mktemp("checks")
     generator = ["-G", "Ninja"] if shutil.which("ninja", path=PATH) else []
-    run(cmake, "-S", str(ROOT), "-B", str(folder), *generator, "-DFEEDER_CHECKS=ON", *request.param)
+    run(cmake, "-S", str(ROOT), "-B", str(folder), *generator, "-DFEEDER_CHECKS=ON", *options)
     run(cmake, "--build", str(folder), "--parallel", "2")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def optimised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("optimised"), "-DCMAKE_BUILD_TYPE=Release")
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With AddressSanitizer and UndefinedBehaviorSanitizer: a finding ends a program with an error."""
+    # The fewest optimisations with which they are no burden.
+    options = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g", "-DFEEDER_SANITIZE=ON")
+    return build(tmp_path_factory.mktemp("sanitized"), *options)
+
+
+@pytest.fixture(params=["optimised", "sanitized"])
+def programs(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(request.param)
     return folder
 
 
@@ -48,6 +73,36 @@ def hashes(printed: str) -> dict[str, str]:
 
 def test_every_sample_is_libjpegs(programs):
     assert "images as libjpeg has them at plain" in run(str(programs / "check_planes"), "1")
+
+
+def check_files(programs: Path, files: Iterable[Path], timeout_s: float = 180) -> dict[Path, tuple[str, int]]:
+    """How decoding the whole of each ended, and how many windows gave pixels."""
+    given = "".join(f"{path}\n" for path in files)
+    printed = run(str(programs / "check_files"), given=given, timeout_s=timeout_s).splitlines()
+    lines = [line.split("\t") for line in printed]
+    return {Path(path): (status, int(decoded)) for status, decoded, path in lines}
+
+
+def test_every_odd_image_takes_every_way(sanitized, corpus):
+    """The sanitizers find nothing, and what comes is what has to come."""
+    images = corpus.of("images")
+    found = check_files(sanitized, [image.path for image in images])
+    assert list(found) == [image.path for image in images]
+    for image in images:
+        status, decoded = found[image.path]
+        good = image.expect["kind"] == "decodes" and status != "other"  # which is none of the kernel's
+        assert not good or (status == "ok" and decoded > 4), image.name
+        assert status != "ok" or image.expect["kind"] in ("decodes", "decodes_or_clear_error"), image.name
+        assert status in ("ok", "damaged", "other"), image.name
+    assert sum(status == "ok" for status, _ in found.values()) > len(images) / 2
+
+
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_real_images_take_every_way(sanitized, imagenet_sample, every):
+    files = sorted(imagenet_sample.glob("*.JPEG"))[::every]
+    found = check_files(sanitized, files, timeout_s=180 if every > 1 else 3000)
+    assert list(found) == files
+    assert all(status == "ok" and decoded > 4 for status, decoded in found.values())
 
 
 def test_every_level_of_every_machine_gives_the_same_bytes(programs, tmp_path):

@@ -82,6 +82,42 @@ def test_an_epoch_over_a_faulty_store_is_complete_and_the_same(
         assert secret not in remote.log.read_text()
 
 
+@pytest.mark.parametrize("outage_s", [1.0, pytest.param(20.0, marks=pytest.mark.soak)])
+def test_a_store_that_is_down_and_then_breaks_off_costs_no_record(
+    outage_s: float,
+    bucket: str,
+    s3: Any,
+    shards: Path,
+    tmp_path: Path,
+    start_worker: Any,
+    digest_batches: Any,
+) -> None:
+    """P38: 503 for a while, then half of each answer, then all is well."""
+    local = start_worker(shards)
+    with feeder.connect(local.address) as client, client.stream("data", **SMALL) as stream:
+        expected = digest_batches(stream)
+    remote = start_worker(bucket, "--index-dir", str(tmp_path / "index"))
+    s3.faults(rate=1.0, kinds=["busy"])
+    came: list[str] = []
+    with feeder.connect(remote.address) as client, client.stream("data", **SMALL) as stream:
+        reading = threading.Thread(target=lambda: came.extend(digest_batches(stream)))
+        reading.start()
+        time.sleep(outage_s)
+        assert s3.seen()["faults"].keys() == {"busy"}
+        s3.faults(rate=0.5, seed=2, kinds=["half"])
+        reading.join(60)
+        assert s3.seen()["faults"].keys() == {"half"}
+        totals = stream.ledger().totals
+    assert came == expected
+    assert (totals.delivered, totals.lost, totals.repeated, totals.replaced) == (2 * RECORDS, 0, 0, 0)
+    counted = describe(remote.address).counters
+    assert counted.storage_retries > 0
+    s3.faults()
+    with feeder.connect(remote.address) as client, client.stream("data", **SMALL) as stream:
+        assert digest_batches(stream) == expected
+    assert describe(remote.address).counters.storage_retries == counted.storage_retries
+
+
 def test_a_worker_asks_ahead_for_what_comes_next(
     bucket: str, s3: Any, tmp_path: Path, start_worker: Any
 ) -> None:
