@@ -35,7 +35,19 @@ __all__ = [
     "StorageError",
     "WorkerUnavailable",
     "WorkersDisagree",
+    "printable",
 ]
+
+
+def printable(text: str) -> str:
+    """The text in one line, as a log or a terminal can show it.
+
+    Names in shards and folders may hold line feeds, escape sequences, and bytes that are no text (lone
+    surrogates): these become backslashes and letters, "\\n" or "\\udcff".
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 class FeederError(Exception):
@@ -64,7 +76,7 @@ class BadRecord(DataError):
     """
 
     def __init__(self, shard: str, index: int, reason: str) -> None:
-        super().__init__(f"{shard}: record {index}: {reason}")
+        super().__init__(printable(f"{shard}: record {index}: {reason}"))
         self.shard = shard
         self.index = index
         self.reason = reason

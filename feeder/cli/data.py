@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.errors import printable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -180,7 +181,7 @@ def _pack(args: argparse.Namespace) -> int:
         )
         return 0
     for file, reason in result.skipped:
-        print(f"skipped {file}: {reason}", file=sys.stderr)
+        print(printable(f"skipped {file}: {reason}"), file=sys.stderr)
     held = f" and {result.holdout} held out" if result.holdout else ""
     skipped = f", {count(len(result.skipped), 'file')} skipped" if result.skipped else ""
     print(

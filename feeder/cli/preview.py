@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feeder.cli.options import add_dataset_options, record_format, record_keys
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,6 +150,6 @@ def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]
         maker = ChunkMaker(dataset, decoder, spec)
         made = maker.make(maker.fetch(0, 0, range(args.images)), out)
         for bad in made.bad:
-            print(f"feeder: {bad.shard}: record {bad.index}: {bad.reason}", file=sys.stderr)
+            print(printable(f"feeder: {bad.shard}: record {bad.index}: {bad.reason}"), file=sys.stderr)
         shown = made.labels >= 0
         return out[shown], made.labels[shown].tolist()

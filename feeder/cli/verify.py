@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from feeder.cli.data import EXIT_FOUND_BAD, Subparsers, clean_on_sigterm, count
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from feeder.quality import Checked, Review, State
@@ -241,7 +241,7 @@ def _draw(path: Path, dataset: Dataset, checked: Checked, reviewed: Review) -> N
 def _lines(report: dict[str, Any]) -> Iterator[str]:
     """The report for people."""
     for one in report["bad"]:
-        yield f"{one['shard']}\t{one['index']}\t{one['reason']}"
+        yield f"{printable(one['shard'])}\t{one['index']}\t{printable(one['reason'])}"
     if report["bad"]:
         yield ""
     yield f"{'sizes':<12}{'min':>14}{'median':>14}{'max':>14}"
@@ -259,7 +259,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     found = [f"{kind} {number:,}" for kind, number in report["counts"].items() if number]
     yield f"{'found':<12}{', '.join(found) or 'nothing'}"
     for one in report["findings"]:
-        yield f"  {one['kind']}\t{one['shard']}\t{one['index']}\t{one['detail']}"
+        yield f"  {one['kind']}\t{printable(one['shard'])}\t{one['index']}\t{printable(one['detail'])}"
     for kind, number in report["counts"].items():
         listed = sum(one["kind"] == kind for one in report["findings"])
         if 0 < listed < number:
@@ -287,7 +287,7 @@ def _label_lines(labels: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _called(one: dict[str, Any]) -> str:
-    return f"{one['label']} {one['name']}" if one["name"] else str(one["label"])
+    return f"{one['label']} {printable(one['name'])}" if one["name"] else str(one["label"])
 
 
 def _verdict(report: dict[str, Any]) -> str:

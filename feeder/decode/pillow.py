@@ -125,6 +125,8 @@ def decode_jpeg(
             ended = False
             pixels = _decode_jpeg(bytes(data) + b"\xff\xd9", colorspace, least)
     except ValueError as error:
+        if "subsampling level" in str(error):
+            raise DataError("JPEG of sampling factors that only the native decoder reads") from None
         raise DataError(f"damaged JPEG: {error}") from None
     if lacks := missing(data, header, ended=ended):
         raise DataError(f"damaged JPEG: {lacks}")

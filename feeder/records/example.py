@@ -19,9 +19,12 @@ from feeder.records.keys import Keys, Unusable
 
 __all__ = ["Example", "ExampleError", "encode_example", "parse_example"]
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = 0, 1, 2, 3, 4, 5
 _KIND_NAMES = {0: "no value", 1: "bytes or text", 2: "floats", 3: "integers"}
 _BYTES_LIST, _INT64_LIST = 1, 3
+_MAX_DEPTH = 100
+"""Of groups within groups, as in protobuf."""
+
 _NAMES_SHOWN = 20
 _NAME_LENGTH_SHOWN = 60
 
@@ -138,13 +141,23 @@ def _varint(data: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def _fields(data: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, wire type, start, stop) of each field in data[pos:end]; value: data[start:stop]."""
+    """(field number, wire type, start, stop) of each field in data[pos:end]; value: data[start:stop].
+
+    Groups, of which an Example has none, are passed over with all that is in them.
+    """
+    groups: list[int] = []
     while pos < end:
         tag, pos = _varint(data, pos, end)
         number, wire = tag >> 3, tag & 7
         if not 1 <= number < 1 << 29:
             raise _Malformed(f"field number {number} at byte {pos}")
         start = pos
+        if wire == _GROUP and len(groups) < _MAX_DEPTH:
+            groups.append(number)
+            continue
+        if wire == _GROUP_END and groups and groups[-1] == number:
+            groups.pop()
+            continue
         if wire == _BYTES:
             length, start = _varint(data, pos, end)
             pos = start + length
@@ -158,7 +171,10 @@ def _fields(data: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, i
             raise _Malformed(f"wire type {wire} at byte {pos}")
         if pos > end:
             raise _Malformed(f"field {number} ends {pos - end} bytes behind its message")
-        yield number, wire, start, pos
+        if not groups:
+            yield number, wire, start, pos
+    if groups:
+        raise _Malformed(f"group {groups[-1]} does not end")
 
 
 def _find(
@@ -188,10 +204,10 @@ def _find(
         if length > 3 and data[start] == 0x0A:
             key_bytes = data[start + 1]
             wanted = lengths.get(key_bytes)
-            if wanted is None and key_bytes < 0x80:
-                continue
             key_stop = start + 2 + key_bytes
             if key_stop < pos and data[key_stop] == 0x12:
+                if wanted is None and key_bytes < 0x80:
+                    continue
                 value_bytes, value_start = _varint(data, key_stop + 1, pos)
                 if value_start + value_bytes == pos:
                     if wanted is not None and data[start + 2 : key_stop] == wanted:

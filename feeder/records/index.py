@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from feeder.errors import printable
 from feeder.records.keys import BAD, FormatName
 from feeder.records.stream import Torn
 
@@ -190,8 +191,7 @@ class IndexBuilder:
             Torn: it is one too many.
         """
         for text, limit in ((f"{reason} {about}", MAX_REASONS), (reason, 2 * MAX_REASONS), (_ONE_MORE, None)):
-            # A name in it may be of bytes that are no text.
-            text = text.strip()[:MAX_REASON_LENGTH].encode("utf-8", "backslashreplace").decode()
+            text = printable(text.strip()[:MAX_REASON_LENGTH])
             if text in self._reasons or limit is None or len(self._reasons) < limit:
                 break
         number = self._reasons.setdefault(text, len(self._reasons))

@@ -23,6 +23,8 @@ __all__ = [
 MAX_LABEL = 2**31 - 1
 """Labels are int32 in the index and on the wire."""
 
+_SHOWN = 80
+
 BAD = -1
 """Label of a record that cannot be used; reading it says why."""
 
@@ -116,5 +118,6 @@ def zero_based(label: int, keys: Keys) -> int:
     """
     number = label - keys.label_base
     if not 0 <= number <= MAX_LABEL:
-        raise Unusable(f"label {keys.label!r} is {label}; labels here start at {keys.label_base}")
+        bound = f"start at {keys.label_base}" if number < 0 else f"end at {keys.label_base + MAX_LABEL}"
+        raise Unusable(f"label {keys.label!r} is {str(label)[:_SHOWN]}; labels here {bound}")
     return number

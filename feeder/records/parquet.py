@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feeder.errors import BadShard, StorageError
+from feeder.errors import BadShard, StorageError, printable
 from feeder.records.encodings import BadPage
 from feeder.records.index import IndexBuilder
 from feeder.records.keys import Keys, Unusable, zero_based
@@ -176,29 +176,34 @@ def _labels(file: pq.ParquetFile, group: int, name: str) -> Iterator[int | None]
 
 def _image_column(shard: Shard, file: pq.ParquetFile, key: str) -> int:
     """Number of the column with the images: a binary one of that name, or `bytes` in such a struct."""
-    for number in range(len(file.schema)):
-        column = file.schema.column(number)
-        if column.path in (key, f"{key}.bytes"):
-            if column.physical_type != "BYTE_ARRAY" or column.max_repetition_level:
-                kind = file.schema_arrow.field(key.split(".")[0]).type
-                raise BadShard(
-                    f"{shard}: column {column.path!r} is {kind}, not binary or a struct of bytes and path"
-                )
-            return number
-    raise BadShard(f"{shard}: no column {key!r} of images: it has {_names(file)}: say --image-key")
+    columns = [file.schema.column(number) for number in range(len(file.schema))]
+    paths = [column.path for column in columns]
+    found = [number for number, path in enumerate(paths) if path == (key if key in paths else f"{key}.bytes")]
+    if len(found) == 1:
+        column = columns[found[0]]
+        if column.physical_type == "BYTE_ARRAY" and not column.max_repetition_level:
+            return found[0]
+    kind = _kind(shard, file, key.split(".")[0], f"no column {key!r} of images", "--image-key")
+    raise BadShard(
+        f"{shard}: column {key!r} is {printable(str(kind))}, not binary or a struct of bytes and path"
+    )
 
 
 def _check_label(shard: Shard, file: pq.ParquetFile, key: str) -> None:
-    if key not in file.schema_arrow.names:
-        raise BadShard(f"{shard}: no column {key!r} of labels: it has {_names(file)}: say --label-key")
-    kind = file.schema_arrow.field(key).type
+    kind = _kind(shard, file, key, f"no column {key!r} of labels", "--label-key")
     if not pa.types.is_integer(kind):
-        raise BadShard(f"{shard}: column {key!r} of labels is {kind}, not integers")
+        raise BadShard(f"{shard}: column {key!r} of labels is {printable(str(kind))}, not integers")
 
 
-def _names(file: pq.ParquetFile) -> str:
+def _kind(shard: Shard, file: pq.ParquetFile, name: str, without: str, flag: str) -> pa.DataType:
+    """Type of the one column of a name."""
     names = file.schema_arrow.names
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    if name not in names:
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise BadShard(f"{shard}: {without}: it has {printable(listed)}: say {flag}")
+    if names.count(name) > 1:
+        raise BadShard(f"{shard}: {names.count(name)} columns are called {name!r}: write it with one")
+    return file.schema_arrow.field(name).type
 
 
 def _first_line(error: BaseException) -> str:

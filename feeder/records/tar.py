@@ -24,6 +24,7 @@ MAX_EXTENSION_BYTES = 1 << 20
 """Longest PAX header or long name that is believed."""
 
 _ZEROS = bytes(BLOCK_BYTES)
+_DIGITS = re.compile(r"[0-9]{1,18}")
 _OCTAL = re.compile(rb" *([0-7]*) *(?:\0.*)?", re.DOTALL)
 
 _FILES = b"0\0007S"
@@ -96,11 +97,12 @@ def members(window: Window) -> Iterator[Member]:
             else:
                 break
         about = everywhere | own
-        name = about.get("path") or _name(block)
-        if "size" in about:
-            if not about["size"].isdecimal() or len(about["size"]) > 18:
-                raise Torn(at, f"size {about['size'][:40]!r} of a PAX header")
-            size = int(about["size"])
+        # GNU tar stores a sparse file under a name of its own making, and says its true one beside it.
+        name = about.get("GNU.sparse.name") or about.get("path") or _name(block)
+        if stated := about.get("size"):  # an empty value takes back what was said before
+            if _DIGITS.fullmatch(stated) is None:
+                raise Torn(at, f"size {stated[:40]!r} of a PAX header")
+            size = int(stated)
         if kind in _WITHOUT_DATA:
             size = 0
         is_sparse = kind == _SPARSE or any(key.startswith("GNU.sparse") for key in own)

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from feeder.errors import ProtocolError
+from feeder.errors import ProtocolError, printable
 from feeder.wire import MAX_NAME, MAX_SLOTS
 from feeder.wire.messages import (
     BadRecordInfo,
@@ -134,15 +134,10 @@ def bad_to_proto(info: BadRecordInfo) -> pb.BadRecordInfo:
     return pb.BadRecordInfo(
         dataset=info.dataset,
         record=info.record,
-        shard=_text(info.shard),
+        shard=printable(info.shard),
         index=info.index,
-        reason=_text(info.reason),
+        reason=printable(info.reason),
     )
-
-
-def _text(text: str) -> str:
-    # File names need not be UTF-8, protobuf strings must be.
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _bad_from_proto(message: pb.BadRecordInfo) -> BadRecordInfo:
@@ -221,7 +216,7 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
     if isinstance(reply, Failed):
         bad = None if reply.bad is None else bad_to_proto(reply.bad)
         kind = pb.FailureKind.Name(reply.kind)
-        failed = pb.ChunkFailed(id=reply.id, kind=kind, message=_text(reply.message), bad=bad)
+        failed = pb.ChunkFailed(id=reply.id, kind=kind, message=printable(reply.message), bad=bad)
         return pb.FeedReply(failed=failed).SerializeToString()
     return pb.FeedReply(draining=pb.Draining()).SerializeToString()
 

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from feeder.errors import printable
 from feeder.wire.messages import BadRecordInfo
 
 __all__ = ["Quarantine"]
@@ -52,9 +53,9 @@ class Quarantine:
                 log.warning(
                     "bad record: %s: %s: record %d: %s%s",
                     info.dataset,
-                    info.shard,
+                    printable(info.shard),
                     info.index,
-                    info.reason,
+                    printable(info.reason),
                     note,
                 )
 

@@ -34,6 +34,26 @@ def test_same_pixels_by_every_way(agree: Callable[..., int], images: list[bytes]
     assert decoded > len(images) / 3
 
 
+def test_damage_in_arithmetic_data_is_noticed_behind_the_last_row(native, portable, one):
+    """libjpeg makes noise of it; only in the end it shows that too much or too little is left of the data."""
+    data = (CORPUS / "jpeg/6af9db8fb927").read_bytes()[:-CHOICES]
+    whole, last_row, first_row = (0, 0, 48, 40), (9, 39, 20, 1), (0, 0, 48, 1)
+    assert one(native, data, whole)[1] is None
+    places = range(data.index(b"\xff\xda") + 14, len(data) - 2, 7)
+    noticed = 0
+    for place in places:
+        damaged = data[:place] + bytes((data[place] ^ 0x55,)) + data[place + 1 :]
+        reasons = [
+            one(native, damaged, whole)[1],
+            one(native, damaged, last_row)[1],
+            one(portable, damaged, whole)[1],
+        ]
+        assert len({reason is None for reason in reasons}) == 1
+        noticed += reasons[0] is not None
+        assert reasons[0] is not None or one(native, damaged, first_row)[1] is None
+    assert noticed > len(places) / 2
+
+
 def test_same_pixels_with_seek_points(images: list[bytes]) -> None:
     module = pytest.importorskip("feeder.decode._kernel")
     kernel = module.Kernel(1, 1 << 20, 1 << 20, 20, 1 << 22, "best", False)

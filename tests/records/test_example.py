@@ -245,9 +245,40 @@ def test_zero_based() -> None:
     assert zero_based(1, KEYS) == 0
     assert zero_based(2**31, KEYS) == 2**31 - 1
     assert zero_based(-5, Keys("image", "label", -5)) == 0
-    for value, base in ((0, 1), (-1, 0), (2**31, 0), (2**63 - 1, 1)):
+    for value, base in ((0, 1), (-1, 0)):
         with pytest.raises(Unusable, match=f"is {value}; labels here start at {base}"):
             zero_based(value, Keys("image", "label", base))
+    for value, base in ((2**31, 0), (2**63 - 1, 1)):
+        with pytest.raises(Unusable, match=f"is {value}; labels here end at {2**31 - 1 + base}"):
+            zero_based(value, Keys("image", "label", base))
+    with pytest.raises(Unusable) as caught:  # as JSON may say
+        zero_based(10**4000, KEYS)
+    assert len(str(caught.value)) < 200
+
+
+def test_groups_are_passed_over_like_other_unknown_fields() -> None:
+    def group(number: int, content: bytes = b"") -> bytes:
+        return varint(number << 3 | 3) + content + varint(number << 3 | 4)
+
+    unknown = group(9, delimited(1, b"x") + group(4) + varint(2 << 3) + varint(7))
+    entries = feature("image/encoded", unknown + delimited(1, unknown + delimited(1, b"jpeg")))
+    entries += unknown + label(unknown + integers(3))
+    payload = unknown + delimited(1, entries) + unknown
+    start, length, value = parse_example(payload, KEYS)
+    assert (payload[start : start + length], value) == (b"jpeg", 3)
+    whole = delimited(1, feature("image/encoded", delimited(1, delimited(1, b"jpeg"))) + label(integers(3)))
+    for odd in (varint(9 << 3 | 3), varint(9 << 3 | 4), varint(9 << 3 | 3) + varint(8 << 3 | 4)):
+        with pytest.raises(Unusable, match="not a whole"):
+            parse_example(odd + whole, KEYS)
+    deep = varint(9 << 3 | 3) * 1000 + varint(9 << 3 | 4) * 1000
+    with pytest.raises(Unusable, match="not a whole"):
+        parse_example(deep + whole, KEYS)
+
+
+def test_the_last_key_of_an_entry_counts() -> None:
+    image = delimited(2, delimited(1, delimited(1, b"jpeg")))
+    entry = delimited(1, delimited(1, b"other") + delimited(1, b"image/encoded") + image)
+    assert parse(entry, label(integers(3))) == (b"jpeg", 3)
 
 
 def test_keys_are_checked() -> None:

@@ -187,8 +187,10 @@ def test_the_same_images_are_the_same_content_however_they_are_kept(tmp_path: Pa
         ({"image": [b"x"], "fine": [1]}, RecordKeys(), "no column 'label' of labels: it has image, fine"),
         ({"image": [b"x"], "label": ["a"]}, RecordKeys(), "'label' of labels is string, not integers"),
         ({"image": [b"x"], "label": [True]}, RecordKeys(), "'label' of labels is bool, not integers"),
-        ({"image": [[b"x"]], "label": [1]}, RecordKeys(), "no column 'image' of images"),
+        ({"image": [[b"x"]], "label": [1]}, RecordKeys(), "column 'image' is list<.*>, not binary"),
+        ({"image": [{"path": "x"}], "label": [1]}, RecordKeys(), "column 'image' is struct<.*>, not binary"),
         ({"image": [1], "label": [1]}, RecordKeys(), "column 'image' is int64, not binary"),
+        ({"a\nb": [b"x"], "label": [1]}, RecordKeys(), r"it has a\\nb, label"),
         ({"image": [b"x"], "label": [1]}, RecordKeys(image="img"), "no column 'img'"),
     ],
 )
@@ -199,6 +201,14 @@ def test_other_columns_are_an_error_that_lists_them(
     pq.write_table(pa.table(columns), path)
     with pytest.raises(BadShard, match=said):
         build_index(path, keys)
+
+
+@pytest.mark.parametrize("names", [["image", "label", "label"], ["image", "image", "label"]])
+def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, names: list[str]) -> None:
+    columns = [pa.array([b"x"] if name == "image" else [1]) for name in names]
+    pq.write_table(pa.Table.from_arrays(columns, names=names), tmp_path / "shard")
+    with pytest.raises(BadShard, match=f"2 columns are called '{max(names, key=names.count)}'"):
+        build_index(tmp_path / "shard", RecordKeys())
 
 
 def test_an_encoding_that_is_not_read_is_named(tmp_path: Path) -> None:

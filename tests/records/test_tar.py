@@ -236,6 +236,40 @@ def test_sparse_members_are_called_so(file: Path) -> None:
     assert found == [("a.jpg", True), ("b.jpg", False)]
 
 
+def test_sparse_members_in_pax_headers_have_their_true_name(file: Path) -> None:
+    said = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a.jpg"}
+    member = tarfile.TarInfo("GNUSparseFile.0/a.jpg")
+    member.pax_headers = said
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+        tar.addfile(tarfile.TarInfo("a.cls"))
+    file.write_bytes(out.getvalue())
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        found = [(member.name, member.is_sparse) for member in members(open_window(fd, "sparse"))]
+    finally:
+        os.close(fd)
+    assert found == [("a.jpg", True), ("a.cls", False)]
+
+
+@pytest.mark.parametrize(
+    ("stated", "reason"), [("", ""), ("\u0663", "of a PAX header"), ("1e3", "of a PAX header")]
+)
+def test_a_size_in_a_pax_header_is_digits_or_takes_back_what_was_said(
+    file: Path, stated: str, reason: str
+) -> None:
+    member = tarfile.TarInfo("a.jpg")
+    member.size = 5
+    member.pax_headers = {"size": stated}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(b"image"))
+    found, torn = read(out.getvalue(), file)
+    assert found == ([] if reason else [("a.jpg", b"image", True)])
+    assert reason in (torn.reason if torn else "")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _small_reads() -> Iterator[None]:
     """Small enough that members, headers and names lie across the borders of reads."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.errors import ConfigError, ProtocolError
+from feeder.errors import ConfigError, ProtocolError, printable
 from feeder.spec import StreamSpec
 from feeder.wire import MAX_CHUNK_BYTES, MAX_SLOTS, max_slots, messages
 from feeder.wire.codec import (
@@ -34,7 +34,8 @@ from feeder.wire.messages import (
 from feeder.wire.v1 import feeder_pb2 as pb
 
 UINT64 = st.integers(0, 2**64 - 1)
-BAD = st.builds(BadRecordInfo, st.text(max_size=9), UINT64, st.text(max_size=9), UINT64, st.text(max_size=40))
+PRINTED = st.text(max_size=40).map(printable)
+BAD = st.builds(BadRecordInfo, st.text(max_size=9), UINT64, PRINTED, UINT64, PRINTED)
 
 
 def framed(

@@ -146,10 +146,15 @@ struct Run {
   long most_memory = 0;  // bytes
 };
 
-// What to say of rows that were read without a warning: arithmetic coding gives none when its data ends too early.
-feeder_status verdict(const Run &run) {
-  if (!run.source.exhausted || !run.info.arith_code) return FEEDER_OK;
-  std::snprintf(run.errors.reason, FEEDER_REASON_BYTES, "ends before its last row");
+// What to say of rows that were read without a warning. Of arithmetic coding nearly all damage shows only in what its
+// decoder leaves of the data behind the last row, or in data that end too early, for which it gives no warning. Leaves by
+// longjmp.
+feeder_status verdict(Run *run) {
+  jpeg_decompress_struct &info = run->info;
+  if (!info.arith_code) return FEEDER_OK;
+  if (info.output_scanline >= info.output_height) jpeg_finish_decompress(&info);
+  if (!run->source.exhausted) return FEEDER_OK;
+  std::snprintf(run->errors.reason, FEEDER_REASON_BYTES, "ends before its last row");
   return FEEDER_DAMAGED;
 }
 
@@ -193,7 +198,7 @@ feeder_status decode_rows(Run *run, const feeder_header &header, int reduction, 
   if (sink == nullptr) {
     if (!raw.place(info, memory)) return FEEDER_NO_MEMORY;
     while (info.output_scanline < info.output_height) jpeg_read_raw_data(&info, raw.planes, lines);
-    return verdict(*run);
+    return verdict(run);
   }
   if (window.right > layout.width || window.bottom > layout.height) return FEEDER_OUTSIDE;
   set_regions(window, &layout);
@@ -226,7 +231,7 @@ feeder_status decode_rows(Run *run, const feeder_header &header, int reduction, 
       }
     }
   }
-  return verdict(*run);
+  return verdict(run);
 }
 
 feeder_status decode_guarded(Run *run, const feeder_header &header, int reduction, const Window &window,
