@@ -55,6 +55,10 @@ OVERHEAD_BYTES = _FIXED_BYTES + _SHARD_BYTES + _ROW_BYTES
 _NAME = re.compile(r"(?P<family>[0-9a-f]{16})-(?P<size>\d+)-(?P<crc>[0-9a-f]{8})-[0-9a-f]{8}\.arrow")
 
 
+# What Arrow and json raise of bytes that are no segment; OSError is Arrow's, as the file is mapped by then.
+_PARSING = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, RecursionError)
+
+
 class SegmentUnusable(Exception):
     """A file is not the segment that its name promises; the text says why, without the name."""
 
@@ -225,13 +229,14 @@ class Segment:
             shards = [str(shard) for shard in about["shards"]]
             columns = [batch.column(number).to_pylist() for number in range(6)]
             self.rows = [Row(shards[shard], *rest) for shard, *rest in zip(*columns, strict=True)]
-        except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
-            raise SegmentUnusable(f"is no segment: {str(error).splitlines()[0] or error!r}") from error
+            _, offsets, planes = batch.column(6).buffers()
+            self._offsets: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32, len(self.rows) + 1)
+            self._planes = memoryview(planes).cast("B")
+        except _PARSING as error:
+            first = (str(error).splitlines() or [repr(error)])[0]
+            raise SegmentUnusable(f"is no segment: {first}") from error
         if family(self.pixels) != promised.family:
             raise SegmentUnusable("holds other pixels than its name says")
-        _, offsets, planes = batch.column(6).buffers()
-        self._offsets: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32, len(self.rows) + 1)
-        self._planes = memoryview(planes).cast("B")
 
     def planes(self, row: int) -> memoryview:
         """The planes of one row, not copied."""

@@ -123,6 +123,24 @@ def test_what_is_no_arrow_file(tmp_path: Path, content: bytes) -> None:
         Segment(path, path.name)
 
 
+def test_damage_in_any_field_is_no_segment_also_where_only_rows_are_wanted(tmp_path: Path) -> None:
+    draft = Draft("pixels", "numbers", 1 << 16)
+    for record in range(3):
+        draft.append(Row("shard", record, 7, 1, 20, 10), b"planes")
+    path = seal(draft, tmp_path)
+    content, unusable = path.read_bytes(), 0
+    for place in range(0, len(content), 5):
+        for byte in (0, 255, content[place] ^ 1):
+            path.write_bytes(content[:place] + bytes((byte,)) + content[place + 1 :])
+            try:
+                segment = Segment(path, path.name, check=False)
+            except SegmentUnusable:
+                unusable += 1
+            else:
+                assert all(len(segment.planes(row)) <= len(content) for row in range(len(segment.rows)))
+    assert unusable > 100
+
+
 def test_another_format(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feeder.cache.segment.FORMAT", 99)
     with pytest.raises(SegmentUnusable, match="is of another format"):
