@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import socket
 import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import grpc
 
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.engine import Engine
+from feeder.client.names import resolve
+from feeder.client.session import Rebalance
 from feeder.client.sharing import Transport
 from feeder.client.stream import Stream
 from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
@@ -45,7 +47,7 @@ MAX_BATCH_BYTES = 16 << 30
 """Pixels of one consumer's batch: 114,000 images of 224 pixels, more than an accelerator takes at a time."""
 
 
-def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
+def connect(target: str | Sequence[str], *, timeout_s: float = 10.0, resolve_s: float = 30.0) -> Client:
     """Finds the workers at `target` and asks them what they serve.
 
     Args:
@@ -53,17 +55,21 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
             or a list of these.
         timeout_s: seconds until an answer must be there. While no worker answers, all are tried again until
             then.
+        resolve_s: how often a stream looks up "dns:" names again. Workers that are new take part; one that is
+            not reached any more is forgotten when its name is gone, too.
 
     Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
     them.
 
     Raises:
-        ConfigError: `target` is not an address, or `timeout_s` no time span.
+        ConfigError: `target` is not an address, or one of the others no time span.
         WorkerUnavailable: none answered.
     """
     timeout_s = seconds("timeout_s", timeout_s)
+    resolve_s = seconds("resolve_s", resolve_s)
     deadline = time.monotonic() + timeout_s
-    addresses = _resolve(parse_target(target))
+    targets = parse_target(target)
+    addresses = resolve(targets)
     while True:
         found, missing = _describe_all(addresses, deadline)
         if found:
@@ -78,24 +84,7 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0) -> Client:
         time.sleep(RETRY_S)
     for error in missing.values():
         log.warning("%s; not there yet, streams keep trying to reach it", error)
-    return Client(addresses, found)
-
-
-def _resolve(addresses: Sequence[Address]) -> list[Address]:
-    """The addresses, each "dns:" name replaced by all that it stands for now."""
-    resolved: list[Address] = []
-    for address in addresses:
-        if address.kind != "dns":
-            resolved.append(address)
-            continue
-        try:
-            answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
-            raise WorkerUnavailable(
-                f"the name {address.host!r} of {address} does not resolve ({error}); check it"
-            ) from error
-        resolved += [Address("tcp", str(answer[4][0]), address.port) for answer in answers]
-    return list(dict.fromkeys(resolved))
+    return Client(addresses, found, targets, resolve_s)
 
 
 def _describe_all(
@@ -129,8 +118,16 @@ class Client:
         workers: what each worker said when it was found, by address.
     """
 
-    def __init__(self, addresses: Sequence[Address], workers: Mapping[str, WorkerInfo]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        workers: Mapping[str, WorkerInfo],
+        targets: Sequence[Address],
+        resolve_s: float,
+    ) -> None:
         self.workers = workers
+        self._targets = targets
+        self._resolve_s = resolve_s
         self._addresses = addresses
         self._missing = {str(address) for address in addresses} - workers.keys()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -160,6 +157,8 @@ class Client:
         job: str | None = None,
         prefetch_bytes: int | None = None,
         transport: Transport = "auto",
+        beside: str | Sequence[str] = (),
+        rebalance: Rebalance = "now",
         stall_timeout_s: float = 60.0,
     ) -> Stream:
         """This consumer's batches of a data set.
@@ -186,6 +185,13 @@ class Client:
             transport: "auto": a worker on this host writes batches into this process's memory, if its side
                 socket can be reached; others send them. "shm": a worker that cannot do so is refused. "grpc":
                 all send them.
+            beside: addresses of workers on this host, as `connect` takes them, beyond those that write into
+                this process's memory. With W workers for R consumers, each worker beside one makes R / W of
+                its batches: all, where every consumer has its own. This changes who makes a batch, never what
+                is in it.
+            rebalance: when a worker that is new to this stream takes its part: "now", or with the next
+                "epoch", so that decoded images stay where they are cached. One that comes back, and one that
+                comes when no other is left, takes its part at once.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
 
         Raises:
@@ -197,7 +203,9 @@ class Client:
             Closed: after `close()`, or in a child process.
         """
         self._check_usable()
-        transport = _transport(transport)
+        transport = _one_of("transport", transport, Transport)
+        rebalance = _one_of("rebalance", rebalance, Rebalance)
+        near = {str(address) for address in parse_target(beside)} if beside else set()
         batch_size = integer("batch_size", batch_size, least=1)
         consumer_count = integer("consumer_count", consumer_count, least=1)
         consumer_index = integer("consumer_index", consumer_index)
@@ -279,7 +287,14 @@ class Client:
             job=job or "",
         )
         depth = _depth(batch_bytes, prefetch_bytes)
-        addresses = self._serving(dataset)
+        addresses = self._serving(dataset, self._addresses)
+        named = any(address.kind == "dns" for address in self._targets)
+        if not named and (strangers := near - {str(address) for address in self._addresses}):
+            raise ConfigError(
+                f"beside names {', '.join(sorted(strangers))}, and the workers are "
+                f"{', '.join(map(str, self._addresses))}: write the address as it is there"
+            )
+        watched = (partial(self._look_up, dataset), self._resolve_s) if named else None
 
         def make_engine(order: Order, start: Position, steps: int | None) -> Engine:
             return Engine(
@@ -292,6 +307,9 @@ class Client:
                 missing=self._missing,
                 depth=depth,
                 transport=transport,
+                beside=near,
+                rebalance=rebalance,
+                watched=watched,
                 stall_timeout_s=stall_timeout_s,
             )
 
@@ -332,19 +350,25 @@ class Client:
             check_agreement(dataset, serving[0], other)
         return serving[0]
 
-    def _serving(self, dataset: str) -> list[Address]:
+    def _look_up(self, dataset: str) -> list[Address]:
+        """Who may serve the data set by what the names stand for now."""
+        return self._serving(dataset, resolve(self._targets))
+
+    def _serving(self, dataset: str, addresses: Sequence[Address]) -> list[Address]:
         """All workers but those known not to serve the data set; one that did not answer yet may."""
         return [
             address
-            for address in self._addresses
+            for address in addresses
             if (info := self.workers.get(str(address))) is None or dataset in info.datasets
         ]
 
 
-def _transport(value: str) -> Transport:
-    if text("transport", value) not in get_args(Transport):
-        raise ConfigError(f"transport {value!r} is unknown; use 'auto', 'shm' or 'grpc'")
-    return cast(Transport, value)
+def _one_of(name: str, value: str, choices: Any) -> Any:
+    """The value, if it is one of those that a Literal type names."""
+    *most, last = map(repr, get_args(choices))
+    if text(name, value) not in get_args(choices):
+        raise ConfigError(f"{name} {value!r} is unknown; use {', '.join(most)} or {last}")
+    return value
 
 
 def _depth(batch_bytes: int, prefetch_bytes: int | None) -> int:

@@ -14,28 +14,22 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.link import Link
-from feeder.client.session import SUSPECT_AFTER_S, Piece, Request, Session, WorkerView
+from feeder.client.names import Watch
+from feeder.client.session import SUSPECT_AFTER_S, Piece, Rebalance, Request, Session, WorkerView
 from feeder.client.sharing import Sharing, Transport
+from feeder.client.trouble import failure, refusal, silence
 from feeder.client.workers import WorkerInfo, check_agreement
-from feeder.errors import (
-    BadRecord,
-    Closed,
-    FeederError,
-    ProtocolError,
-    ServiceError,
-    StorageError,
-    WorkerUnavailable,
-)
+from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, WorkerUnavailable
 from feeder.order import Order, Position
 from feeder.wire import max_slots
 from feeder.wire.address import Address
-from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, FailureKind, Open, Opened
+from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, Open, Opened
 
 __all__ = ["Engine"]
 
@@ -58,9 +52,11 @@ class Engine:
 
     Args:
         missing: workers that were named already as ones that do not answer.
+        beside: workers that are on this host; those that take this process's memory are, too.
+        watched: looks up what the names of workers stand for; None: they have no names.
 
     Attributes:
-        links: one a worker, by its address.
+        links: one a worker, by its address; a new dict whenever one comes or goes.
         wait_s: time that `take` waited for a batch.
         received_bytes: of chunk messages' pixels.
         copied_bytes: from connections into batches, and from batch to batch.
@@ -79,14 +75,17 @@ class Engine:
         depth: int,
         transport: Transport,
         stall_timeout_s: float,
+        beside: Collection[str] = (),
+        rebalance: Rebalance = "now",
+        watched: tuple[Callable[[], list[Address]], float] | None = None,
     ) -> None:
         spec = order.spec
         self.wait_s = 0.0
         self.received_bytes = 0
         self.copied_bytes = 0
         self.links = {
-            name: Link(address, opening, self, time.monotonic, missed=name in missing)
-            for name, address in ((str(address), address) for address in addresses)
+            str(address): Link(address, opening, self, time.monotonic, missed=str(address) in missing)
+            for address in addresses
         }
         self._pid = os.getpid()
         self._spec = spec
@@ -101,7 +100,13 @@ class Engine:
             depth=depth,
             suspect_after_s=SUSPECT_AFTER_S,
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
+            consumers=opening.consumer_count,
+            rebalance=rebalance,
+            pass_samples=max(1, order.lane_length(0)) if spec.remainder == "wrap" else None,
         )
+        self._opening = opening
+        self._beside = beside
+        self._watch = None if watched is None else Watch(*watched, self._found)
         self._lock = threading.Lock()
         shape = (len(self._slots), spec.image_size, spec.image_size, 3)
         self._sharing = Sharing(transport, shape, depth, self._lock)
@@ -112,7 +117,8 @@ class Engine:
         self._progress_s = time.monotonic()
         self._fault: FeederError | None = None
         self._closed = False
-        self._gone = 0  # links whose threads ended
+        self._threads: set[str] = set()  # of links, that have not ended
+        self._leaving: set[str] = set()  # workers that left, as soon as their threads end
         self._started = False
 
     # For the consumer.
@@ -133,7 +139,9 @@ class Engine:
                 self._started = True
                 _running.add(self)
                 for link in self.links.values():
-                    link.start()
+                    self._start(link)
+                if self._watch is not None:
+                    self._watch.start()
         try:
             while True:
                 with self._lock:
@@ -208,6 +216,8 @@ class Engine:
         if os.getpid() != self._pid:
             return  # after fork: threads, sockets and their locks are the parent's
         self._closed = True
+        if self._watch is not None:
+            self._watch.stop()
         for link in self.links.values():
             link.stop()
 
@@ -219,6 +229,8 @@ class Engine:
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with self._lock:
             self._wake()
+        if self._watch is not None:
+            self._watch.join(deadline - time.monotonic())
         for link in self.links.values():
             link.join(deadline - time.monotonic())
         with self._lock:
@@ -247,9 +259,12 @@ class Engine:
             Refused: the transport is "shm", and it did not take the arena.
         """
         with self._lock:
+            if name in self._leaving:
+                raise WorkerUnavailable(f"worker {name} left")
             self._sharing.opened(name, taken=opened.arena)
             now = time.monotonic()
-            self._session.opened(name, opened.max_outstanding, now)
+            beside = name in self._beside or self._sharing.transports[name] == "shm"
+            self._session.opened(name, opened.max_outstanding, now, beside=beside)
             self._send(now)
             self._wake()
 
@@ -266,12 +281,15 @@ class Engine:
         """A link's thread ends."""
         with self._lock:
             self._sharing.close(name)
-            self._gone += 1
-            if self._closed and self._gone == len(self.links):
+            self._threads.discard(name)
+            if self._closed and not self._threads:
                 # Of a stream that was dropped without close: a collection of the cycles here may be far away.
                 self._assemblies.clear()
                 self._sharing.close_all()
-            if not self._closed:
+            if name in self._leaving:
+                self._leaving.discard(name)
+                self._session.left(name)
+            elif not self._closed:
                 self._fault = ServiceError(
                     f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
                 )
@@ -286,7 +304,7 @@ class Engine:
                 self._session.draining(name, now)
             else:
                 self._sharing.confirmed(name, reply.id)
-                error, final = _failure(name, reply)
+                error, final = failure(name, reply)
                 self._session.failed(name, reply.id, error, now, final=final)
                 self._wake()
             self._send(now)
@@ -353,7 +371,36 @@ class Engine:
         with self._lock:
             landing.assembly.landing.remove(landing.slot)
 
+    # For the watch.
+
+    def _found(self, addresses: list[Address]) -> None:
+        """What the names of workers stand for now: new ones are dialled, and those that are down and have no
+        name any more are forgotten."""
+        names = {str(address) for address in addresses}
+        with self._lock:
+            links = dict(self.links)
+            for address in addresses:
+                name = str(address)
+                if name in links or name in self._leaving or self._closed:
+                    continue
+                log.info("worker %s is new", name)
+                link = links[name] = Link(address, self._opening, self, time.monotonic)
+                self._session.joined(name)
+                self._start(link)
+            for name in links.keys() - names:
+                if self._session.view(name).state == "down":
+                    log.info("worker %s is gone, and has no name any more", name)
+                    self._leaving.add(name)
+                    links.pop(name).stop()
+            self.links = links
+        if self._closed:  # by `stop`, which takes no lock and may have missed one
+            self.stop()
+
     # With the lock held.
+
+    def _start(self, link: Link) -> None:
+        self._threads.add(link.name)
+        link.start()
 
     def _check(self, name: str, piece: Piece, chunk: Chunk, assembly: Assembly) -> None:
         mismatch = assembly.mismatch(piece.slots, chunk)
@@ -410,27 +457,10 @@ class Engine:
         error = self._fault or self._session.failure
         if error is not None:
             return error
-        refused = [
-            link
-            for link in self.links.values()
-            if link.refused_since_s is not None and now - link.refused_since_s >= REFUSAL_GRACE_S
-        ]
-        hopeless = len(refused) == len(self.links)
-        for link in refused:
-            if (hopeless or link.duplicate) and link.error is not None:
-                return link.error
-        if now < stalled_s:
-            return None
-        states = []
-        for name, link in self.links.items():
-            view = self._session.view(name)
-            states.append(
-                str(link.error or f"worker {name} is {view.state} and owes {view.outstanding} chunks")
-            )
-        return WorkerUnavailable(
-            f"nothing of data set {self._spec.dataset!r} came for {self._stall_timeout_s:g} s: "
-            f"{'; '.join(states)}; start the workers again and go on from the stream's position"
-        )
+        refused = refusal(self.links, now, REFUSAL_GRACE_S)
+        if refused is not None or now < stalled_s:
+            return refused
+        return silence(self._spec.dataset, self._stall_timeout_s, self.links, self._session)
 
 
 def _places(order: Order, position: Position, steps: int | None) -> Iterator[tuple[int, int]]:
@@ -438,18 +468,6 @@ def _places(order: Order, position: Position, steps: int | None) -> Iterator[tup
         yield position.epoch, position.taken
         position = position.advance(order)
         steps = None if steps is None else steps - 1
-
-
-def _failure(name: str, reply: Failed) -> tuple[FeederError, bool]:
-    """The error that a failed chunk stands for, and whether it would be the same from any worker."""
-    if reply.kind is FailureKind.BAD_RECORD and reply.bad is not None:
-        return BadRecord(reply.bad.shard, reply.bad.index, reply.bad.reason), True
-    text = f"worker {name}: {reply.message}"
-    if reply.kind is FailureKind.STORAGE:
-        return StorageError(text), False
-    if reply.kind is FailureKind.INVALID:
-        return ProtocolError(f"{text}; are client and worker of one version?"), True
-    return ServiceError(text), False
 
 
 _running: weakref.WeakSet[Engine] = weakref.WeakSet()

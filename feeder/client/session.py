@@ -12,18 +12,16 @@ The caller tells what happened (`opened`, `lost`, `delivered`, ...), then sends 
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from feeder.client.known import Piece, Step, Worker, WorkerState, WorkerView
 from feeder.errors import FeederError
 from feeder.order import assign, chunks, next_in_line, slots_by_worker
 
-__all__ = ["Piece", "Request", "Session", "Step", "WorkerState", "WorkerView"]
+__all__ = ["Piece", "Rebalance", "Request", "Session", "Step", "WorkerState", "WorkerView"]
 
-WorkerState: TypeAlias = Literal["down", "live", "suspect", "draining"]
+Rebalance: TypeAlias = Literal["now", "epoch"]
 
 ROUNDS = 3
 """How often each live worker is asked for a piece before its failure is the stream's."""
@@ -35,28 +33,12 @@ SUSPECT_AFTER_S = 10.0
 """A worker that owes and was silent for so long is no longer waited for. Pitfall P11 asks for 10 s; reads
 from cold remote storage are retried by the worker for about as long."""
 
-HEDGE_FACTOR = 3.0
-HEDGE_FLOOR_S = 0.2
 HEDGE_SHARE = 0.05
-"""A worker is passed by sooner, after 3 times the silence that it keeps 99 % of the time and at least 0.2 s,
-while what is asked twice because of that stays within 5 % of all requests."""
-
-SILENCES_KEPT = 256
-SILENCES_KNOWN = 32
-"""Of a worker, before its habits count; and how often they are looked at anew."""
-
+"""What is asked twice because a worker is later than usual stays within 5 % of all requests."""
 
 GATHER_S = 0.5
 """At the start nothing is asked before each worker was reached or failed to be, or this time is over:
 otherwise the one that answers first would be asked for the whole first window."""
-
-
-class Step(NamedTuple):
-    """One batch of this consumer: its number in the stream, from 0, and where it lies in the order."""
-
-    number: int
-    epoch: int
-    taken: int
 
 
 class Request(NamedTuple):
@@ -66,83 +48,6 @@ class Request(NamedTuple):
     id: int
     step: Step
     slots: tuple[int, ...]
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """The slots of one step that one request asks for.
-
-    Attributes:
-        step: the step that it is a part of.
-        slots: of the global step, ascending.
-        lane: of the first slot; it decides who is next in line.
-        written: it is in the batch.
-        asked: request numbers that may still bring it, and of whom.
-        refused_by: workers that failed to make it since the last round began.
-        rounds: how often all live workers had failed.
-        not_before_s: when it may be asked for again.
-        error: what the last failure said.
-    """
-
-    step: Step
-    slots: tuple[int, ...]
-    lane: int
-    written: bool = False
-    asked: dict[int, str] = field(default_factory=dict)
-    refused_by: set[str] = field(default_factory=set)
-    rounds: int = 0
-    not_before_s: float = 0.0
-    error: FeederError | None = None
-
-
-@dataclass(slots=True)
-class _Worker:
-    state: WorkerState = "down"
-    #: It drains, and was silent for so long that what it owes is asked from others, too.
-    silent: bool = False
-    max_outstanding: int = 0
-    #: Requests that it has not answered on this connection.
-    owed: dict[int, Piece] = field(default_factory=dict)
-    #: Pieces to ask of it, first step first. Only a live worker has any.
-    queue: deque[Piece] = field(default_factory=deque)
-    #: When it last answered, or began to owe.
-    heard_s: float = 0.0
-    #: Times between an answer and what came before: the answer before, or the request after a rest.
-    silences: deque[float] = field(default_factory=lambda: deque(maxlen=SILENCES_KEPT))
-    #: The silence that 99 % of the last ones did not exceed; infinite while too few are known.
-    usual_s: float = math.inf
-    answers: int = 0
-    chunks: int = 0
-    images: int = 0
-    #: Pieces that it owed or refused and that went to another.
-    failovers: int = 0
-    #: Those of them that went there although it may only be late.
-    hedges: int = 0
-
-    def late_s(self, suspect_after_s: float) -> float:
-        """When its silence becomes unusual."""
-        return self.heard_s + min(max(HEDGE_FACTOR * self.usual_s, HEDGE_FLOOR_S), suspect_after_s)
-
-    def note_silence(self, now: float) -> None:
-        """It answers now."""
-        self.silences.append(now - self.heard_s)
-        self.heard_s = now
-        self.answers += 1
-        if self.answers % SILENCES_KNOWN == 0:
-            ordered = sorted(self.silences)
-            self.usual_s = ordered[len(ordered) * 99 // 100 - (len(ordered) < 100)]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """What a session knows of one worker; counts since the stream began."""
-
-    state: WorkerState
-    outstanding: int
-    chunks: int
-    images: int
-    failovers: int
-    hedges: int
 
 
 class Session:
@@ -156,6 +61,9 @@ class Session:
         depth: steps in work at a time, the finished ones that nobody took yet included; at least 1.
         max_slots: of one request; at least 1.
         suspect_after_s: silence after which what a worker owes is asked from others, too.
+        consumers: that the workers feed; it decides how much those beside this one take.
+        rebalance: when a worker that is new takes its lanes: at once, or with the next epoch.
+        pass_samples: of one lane in a pass over the data, where all passes are one endless epoch.
     """
 
     def __init__(
@@ -168,15 +76,25 @@ class Session:
         depth: int,
         max_slots: int,
         suspect_after_s: float = SUSPECT_AFTER_S,
+        consumers: int = 1,
+        rebalance: Rebalance = "now",
+        pass_samples: int | None = None,
     ) -> None:
         self._steps = steps
         self._slots = slots
         self._per_lane = per_lane
         self._lanes = sorted({slot // per_lane for slot in slots})
-        self._workers = {name: _Worker() for name in workers}
+        self._workers = {name: Worker() for name in workers}
         self._depth = depth
         self._max_slots = max_slots
         self._suspect_after_s = suspect_after_s
+        self._consumers = consumers
+        self._rebalance = rebalance
+        self._pass_samples = pass_samples
+        #: The pass that the newest step belongs to; None before the first.
+        self._pass: int | None = None
+        #: Workers that had their lanes once: they get them back whenever they come.
+        self._members: set[str] = set()
         #: Pieces of each open step, oldest step first.
         self._open: dict[Step, list[Piece]] = {}
         #: Pieces of each open step that are not written yet.
@@ -196,11 +114,22 @@ class Session:
 
     # Events.
 
-    def opened(self, worker: str, max_outstanding: int, now: float) -> None:
-        """A connection to `worker` is ready for requests."""
+    def joined(self, worker: str) -> None:
+        """There is one worker more, of which nothing is known yet."""
+        self._workers[worker] = Worker()
+
+    def left(self, worker: str) -> None:
+        """A worker that is down will not come again."""
+        self._unknown.discard(worker)
+        del self._workers[worker]
+
+    def opened(self, worker: str, max_outstanding: int, now: float, *, beside: bool = False) -> None:
+        """A connection to `worker`, which may be on this host, is ready for requests."""
         known = self._workers[worker]
-        known.state, known.max_outstanding, known.heard_s = "live", max(1, max_outstanding), now
-        known.silent = False
+        waits = self._rebalance == "epoch" and self._pass is not None and worker not in self._members
+        known.state = "joining" if waits else "live"
+        known.max_outstanding, known.heard_s = max(1, max_outstanding), now
+        known.silent, known.beside = False, beside
         self._unknown.discard(worker)
         self._deal(now)
 
@@ -324,7 +253,14 @@ class Session:
         """Counts and state of one worker."""
         known = self._workers[worker]
         return WorkerView(
-            known.state, len(known.owed), known.chunks, known.images, known.failovers, known.hedges
+            known.state,
+            len(known.owed),
+            known.chunks,
+            known.images,
+            known.failovers,
+            known.hedges,
+            known.beside,
+            known.late_s(self._suspect_after_s) - known.heard_s,
         )
 
     # Decisions.
@@ -380,7 +316,7 @@ class Session:
                 worker.failovers += sum(not piece.written for piece in worker.owed.values())
                 self._deal(now)
 
-    def _may_fall_silent(self, worker: _Worker) -> bool:
+    def _may_fall_silent(self, worker: Worker) -> bool:
         """Whether a worker drains and is waited for, although there is another to ask."""
         return worker.state == "draining" and not worker.silent and bool(worker.owed and self.live)
 
@@ -402,11 +338,15 @@ class Session:
     def _deal(self, now: float) -> None:
         """Deals all pieces that nobody is making to the workers of now; called when that set changed."""
         if not self.live:
+            self._let_join()
+        if not self.live:
             for worker in self._workers.values():  # a silent worker is better than none
                 if worker.state == "suspect":
                     worker.state, worker.heard_s = "live", now
         live = self.live
-        self._owner = assign(self._lanes, live) if live else {}
+        self._members.update(live)
+        beside = [name for name in live if self._workers[name].beside]
+        self._owner = assign(self._lanes, live, beside, self._consumers) if live else {}
         self._cuts = []
         for worker in self._workers.values():
             worker.queue.clear()
@@ -415,6 +355,20 @@ class Session:
             for piece in pieces:
                 if not piece.written and piece.not_before_s <= now and not self._expected(piece):
                     self._route(piece, now, first=False)
+
+    def _let_join(self) -> None:
+        for worker in self._workers.values():
+            if worker.state == "joining":
+                worker.state = "live"
+
+    def _begin_pass(self, step: Step, now: float) -> None:
+        """Workers that waited for an epoch to begin take their lanes, if `step` begins one."""
+        number = step.epoch if self._pass_samples is None else step.taken // self._pass_samples
+        if number != self._pass:
+            self._pass = number
+            if any(worker.state == "joining" for worker in self._workers.values()):
+                self._let_join()
+                self._deal(now)
 
     def _route(self, piece: Piece, now: float, *, first: bool) -> None:
         """Queues a piece at the worker whose turn it is, or puts it off if all have failed."""
@@ -448,6 +402,7 @@ class Session:
                 return
             step = Step(self._next_number, *place)
             self._next_number += 1
+            self._begin_pass(step, now)
             pieces = self._open[step] = self._cut(step)
             self._missing[step] = len(pieces)
             for piece in pieces:

@@ -26,8 +26,8 @@ class WorkerStats:
     """One worker's part in a stream, since it began.
 
     Attributes:
-        state: "live", "suspect" (owes and was silent too long), "draining" or "down"; "closed" where it was
-            connected until the stream ended or was closed.
+        state: "live", "joining" (takes its part with the next epoch), "suspect" (owes and was silent too
+            long), "draining" or "down"; "closed" where it was connected until the stream ended or was closed.
         images: that it made and that were used.
         chunks: that they came in.
         outstanding: requests that it has not answered yet.
@@ -37,6 +37,8 @@ class WorkerStats:
         error: why it is not connected; empty while it is, and where it was until the end.
         transport: how its pixels come, or last came: "shm" (it writes them into this process's memory) or
             "grpc"; empty before it was connected.
+        beside: it is on this host, see `beside` of `Client.stream`.
+        late_after_s: silence after which what it owes is asked from others, too.
     """
 
     state: WorkerState | Literal["closed"]
@@ -48,6 +50,8 @@ class WorkerStats:
     hedges: int
     error: str
     transport: str
+    beside: bool
+    late_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,8 @@ class Stream(Iterator[Batch]):
                 hedges=view.hedges,
                 error="" if error is None else str(error),
                 transport=transports.get(name, ""),
+                beside=view.beside,
+                late_after_s=view.late_after_s,
             )
         kinds = sorted(set(transports.values()) or {"grpc"})
         return StreamStats(

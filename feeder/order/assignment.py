@@ -6,12 +6,17 @@ lane and worker would both rather have each other. So a worker that comes takes 
 it, one that goes leaves its own to the next best, and a lane moves beyond that only where the bound, now
 tighter or wider, pushes it on. Over random names, 1 / W of the lanes plus 1 to 4 % of them moved for 256
 lanes and 2 to 16 workers.
+
+A consumer's lanes go to the workers beside it, on its host, as far as these are its part of all workers: of W
+workers that feed R consumers, each has the work of R / W consumers to do. So where every consumer has its
+worker beside it nothing crosses the network, and one worker beside a single consumer takes no more than any
+of the others that were started to help it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,10 +27,18 @@ from feeder.order.hashing import Words, fold
 __all__ = ["assign", "next_in_line"]
 
 
-def assign(lanes: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
+def assign(
+    lanes: Sequence[int], workers: Sequence[str], beside: Collection[str] = (), consumers: int = 1
+) -> dict[int, str]:
     """Each lane's worker; no worker gets more than ceil(lanes / workers).
 
-    A function of the two sets only: the order of the names does not matter, nor does what was before.
+    A function of the three sets only: the order of the names does not matter, nor does what was before.
+
+    Args:
+        lanes: of one consumer, where it has workers beside it.
+        beside: those of the workers; each gets up to ceil(consumers * lanes / workers), and the others share
+            what is left.
+        consumers: that all these workers feed; at least 1.
 
     Raises:
         ConfigError: lanes, but no workers.
@@ -35,7 +48,7 @@ def assign(lanes: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
         return {}
     if not names:
         raise ConfigError(f"no workers for {len(numbers)} lanes")
-    room = dict.fromkeys(names, -(-len(numbers) // len(names)))
+    room = _room(len(numbers), names, set(names) & set(beside), consumers)
     scores = _scores(numbers, names).ravel()
     owners: dict[int, str] = {}
     for place in np.argsort(~scores, kind="stable").tolist():
@@ -47,6 +60,17 @@ def assign(lanes: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
             if len(owners) == len(numbers):
                 break
     return dict(sorted(owners.items()))
+
+
+def _room(lanes: int, names: Sequence[str], near: Collection[str], consumers: int) -> dict[str, int]:
+    """How many lanes each worker may have at most."""
+    here = min(lanes, -(-lanes * consumers * len(near) // len(names))) if near else 0
+    if len(near) == len(names):
+        here = lanes
+    return {
+        name: -(-here // len(near)) if name in near else -(-(lanes - here) // (len(names) - len(near)))
+        for name in names
+    }
 
 
 def next_in_line(lane: int, workers: Sequence[str]) -> list[str]:

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from feeder.client.known import HEDGE_FACTOR
 from feeder.client.session import (
     GATHER_S,
-    HEDGE_FACTOR,
     HEDGE_SHARE,
     RETRY_S,
     ROUNDS,
