@@ -142,6 +142,7 @@ class Link:
 
     def _keep_connected(self) -> None:
         failures = 0
+        refused = False
         while not self._stop.is_set():
             connections = self._connections
             error = self._connect()
@@ -149,9 +150,10 @@ class Link:
                 break
             if self._connections > connections:
                 failures = 0
-            if not self._missed:
-                self._missed = True
+            refuses = self.refused_since_s is not None
+            if not self._missed or (refuses and not refused):
                 log.warning("%s; keeps trying", error)
+            self._missed, refused = True, refuses
             delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
             failures += 1
             self._stop.wait(delay_s * random.uniform(0.5, 1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -18,6 +18,9 @@ __all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe", "failure_
 
 _NOT_CONNECTED = re.compile(r"failed to connect to all addresses.*: ([^:]+?)(?: \(\d+\))?$", re.DOTALL)
 """What gRPC says where a connection cannot be made: only the system's own words at its end tell why."""
+
+
+DIFFERENCES_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class WorkerInfo:
         pixel_fingerprint: hex; equal ones give equal pixels.
         draining: it takes no new streams.
         datasets: by name.
+        pixel_digests: of each of the built-in images that the fingerprint is made of; empty where it does not
+            say.
         side_socket: path of the socket that takes memory of clients on its host; empty: none.
     """
 
@@ -57,6 +62,7 @@ class WorkerInfo:
     draining: bool
     datasets: Mapping[str, DatasetInfo]
     side_socket: str = ""
+    pixel_digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_reply(cls, address: str, reply: pb.DescribeReply) -> WorkerInfo:
@@ -72,6 +78,7 @@ class WorkerInfo:
                 info.name: DatasetInfo(info.name, info.records, info.fingerprint) for info in reply.datasets
             },
             side_socket=reply.side_socket,
+            pixel_digests=dict(reply.pixel_digests),
         )
 
 
@@ -117,5 +124,19 @@ def check_agreement(dataset: str, reference: WorkerInfo, other: WorkerInfo) -> N
         raise WorkersDisagree(
             f"workers decode {dataset!r} to different pixels: {reference.address} ({reference.decoder}) "
             f"has pixel fingerprint {reference.pixel_fingerprint}, {other.address} ({other.decoder}) has "
-            f"{other.pixel_fingerprint}; give all workers the same decoder and libraries"
+            f"{other.pixel_fingerprint}{_where_they_differ(reference, other)}; give all workers the same decoder "
+            "and libraries"
         )
+
+
+def _where_they_differ(reference: WorkerInfo, other: WorkerInfo) -> str:
+    """The built-in images that the two decode to different pixels, if both say."""
+    ours, theirs = reference.pixel_digests, other.pixel_digests
+    differing = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
+    if not differing:
+        return ""
+    named = ", ".join(differing[:DIFFERENCES_NAMED])
+    more = len(differing) - DIFFERENCES_NAMED
+    return f" (they differ in the built-in image{'s' * (len(differing) > 1)} {named}" + (
+        f" and {more} more)" if more > 0 else ")"
+    )

@@ -12,7 +12,7 @@ from feeder.decode.decoder import Decoder
 from feeder.decode.reduce import REDUCTIONS
 from feeder.spec import Resample
 
-__all__ = ["pixel_fingerprint", "probes"]
+__all__ = ["pixel_digests", "pixel_fingerprint", "probes"]
 
 _OUTPUTS = ((37, 53), (8, 8), (96, 64))  # (height, width): odd, small, and one that also enlarges
 _RESAMPLES: tuple[tuple[Resample, bool], ...] = (
@@ -35,13 +35,19 @@ def probes() -> dict[str, bytes]:
 
 
 def pixel_fingerprint(decoder: Decoder) -> str:
-    """Decodes the built-in images through every path and hashes the pixels.
+    """The first part of `pixel_digests`."""
+    return pixel_digests(decoder)[0]
+
+
+def pixel_digests(decoder: Decoder) -> tuple[str, dict[str, str]]:
+    """Decodes the built-in images through every path and hashes the pixels: of all of them, and of each.
 
     Two workers whose fingerprints are equal give the same pixels for the same records, whatever their
     versions.
 
     Returns:
-        "native-" or "portable-" and 32 hexadecimal digits.
+        "native-" or "portable-" and 32 hexadecimal digits; and 8 digits by the name of each image, which say
+        where two decoders differ.
 
     Raises:
         RuntimeError: a built-in image does not decode: the installation is broken.
@@ -52,7 +58,7 @@ def pixel_fingerprint(decoder: Decoder) -> str:
     windows = _windows(sizes)
     flips = np.arange(len(encoded)) % 2 == 1
     _check(names, reasons, decoder)
-    digest = hashlib.sha256()
+    digest = _Digest(len(names))
     outputs = itertools.cycle(_OUTPUTS)
     for (resample, antialias), reduction, some in itertools.product(_RESAMPLES, REDUCTIONS, windows):
         out = np.empty((len(encoded), *next(outputs), 3), np.uint8)
@@ -67,7 +73,22 @@ def pixel_fingerprint(decoder: Decoder) -> str:
         )
         _check(names, reasons, decoder)
         digest.update(out.data)
-    return f"{decoder.name.split()[0]}-{digest.hexdigest()[:32]}"
+    each = [one.hexdigest()[:8] for one in digest.each]
+    return f"{decoder.name.split()[0]}-{digest.whole.hexdigest()[:32]}", dict(zip(names, each, strict=True))
+
+
+class _Digest:
+    """Of all images, and of each."""
+
+    def __init__(self, images: int) -> None:
+        self.whole = hashlib.sha256()
+        self.each = [hashlib.sha256() for _ in range(images)]
+
+    def update(self, images: memoryview) -> None:
+        """Takes what one path makes of all images, one after the other in the first axis."""
+        self.whole.update(images)
+        for digest, image in zip(self.each, np.asarray(images), strict=True):
+            digest.update(image.data)
 
 
 def _check(names: list[str], reasons: list[str | None], decoder: Decoder) -> None:

@@ -22,7 +22,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from feeder.decode import Decoder, Kind, open_decoder, pixel_fingerprint
+from feeder.decode import Decoder, Kind, open_decoder, pixel_digests
 from feeder.errors import BadRecord, ConfigError
 from feeder.records import Dataset
 from feeder.records.claims import leave_all
@@ -282,7 +282,7 @@ class _Worker:
                 datasets[name].nbytes / 1e6,
                 datasets[name].fingerprint[:12],
             )
-        pixels = pixel_fingerprint(decoder)
+        pixels, digests = pixel_digests(decoder)
         log.info("decoding with %s on %d thread%s: %s", decoder.name, threads, "s" * (threads != 1), reason)
 
         encoded = open_encoded_caching(config, datasets)
@@ -302,7 +302,7 @@ class _Worker:
             if dataset.is_remote:  # first, so that nobody waits any longer for a store that does not answer
                 stack.callback(dataset.close)
         worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        identity = Identity(worker_id, threads, pixels)
+        identity = Identity(worker_id, threads, pixels, digests)
         servicer = FeederServicer(
             identity,
             datasets,

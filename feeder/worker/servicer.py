@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import grpc
@@ -44,6 +44,7 @@ class Identity:
     worker_id: str
     threads: int
     pixel_fingerprint: str
+    pixel_digests: Mapping[str, str] = field(default_factory=dict)
 
 
 class FeederServicer:
@@ -101,6 +102,7 @@ class FeederServicer:
             threads=self._identity.threads,
             decoder=self._decoder.name,
             pixel_fingerprint=self._identity.pixel_fingerprint,
+            pixel_digests=self._identity.pixel_digests,
             datasets=[
                 pb.DatasetInfo(
                     name=name,

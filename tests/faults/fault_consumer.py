@@ -2,9 +2,9 @@
 
     fault_consumer.py FD
 
-FD is a SOCK_SEQPACKET socket. Each packet holds a consumer's orders as JSON, and a stream socket over which it
-is led: "n" wants the next batch, "r" a stream that is closed and made again from its `state_dict`. It answers in
-lines of JSON.
+FD is a SOCK_SEQPACKET socket. Each packet holds a consumer's orders as JSON, and a stream socket over which
+it is led: "n" wants the next batch, "r" a stream that is closed and made again from its `state_dict`. It
+answers in lines of JSON.
 """
 
 from __future__ import annotations

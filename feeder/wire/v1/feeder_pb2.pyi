@@ -54,7 +54,14 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache", "kept_bytes")
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache", "kept_bytes", "pixel_digests")
+    class PixelDigestsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +78,7 @@ class DescribeReply(_message.Message):
     SIDE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     ENCODED_CACHE_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PIXEL_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     worker_id: str
     threads: int
@@ -87,7 +95,8 @@ class DescribeReply(_message.Message):
     side_socket: str
     encoded_cache: CacheInfo
     kept_bytes: int
-    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    pixel_digests: _containers.ScalarMap[str, str]
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ..., pixel_digests: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CacheInfo(_message.Message):
     __slots__ = ("hits", "misses", "filled", "dropped", "bytes", "segments", "budget_bytes", "full")
