@@ -153,13 +153,14 @@ class Stream(Iterator[Batch]):
             raise StopIteration
         after = at.advance(self._order)
         slots = np.arange(assembly.slots.start, assembly.slots.stop)
-        try:
-            self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
-        except ProtocolError:
-            self.close()  # the position stays before this batch; the engine has gone past it
-            raise
-        for bad in assembly.bad:
-            self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
+        if self._ledger.booked == number:  # else a KeyboardInterrupt came after that
+            for bad in assembly.bad:
+                self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
+            try:
+                self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
+            except ProtocolError:
+                self.close()  # the position stays before this batch; the engine has gone past it
+                raise
         self._at = after, number + 1
         self._engine.release(number + 1)
         return Batch(assembly.images, assembly.labels, assembly.mask, after)

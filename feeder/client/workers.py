@@ -121,11 +121,11 @@ def check_agreement(dataset: str, reference: WorkerInfo, other: WorkerInfo) -> N
             "start them on the same shards, in the same order, or under different names"
         )
     if reference.pixel_fingerprint != other.pixel_fingerprint:
+        where = _where_they_differ(reference, other)
         raise WorkersDisagree(
             f"workers decode {dataset!r} to different pixels: {reference.address} ({reference.decoder}) "
             f"has pixel fingerprint {reference.pixel_fingerprint}, {other.address} ({other.decoder}) has "
-            f"{other.pixel_fingerprint}{_where_they_differ(reference, other)}; give all workers the same decoder "
-            "and libraries"
+            f"{other.pixel_fingerprint}{where}; give all workers the same decoder and libraries"
         )
 
 

@@ -46,5 +46,15 @@ class Bitmap:
         self._bits[first + 1 : last] = 0
         self._bits[last] &= keep_last
 
+    def saved(self, numbers: Int64s | None = None) -> tuple[Int64s | slice, NDArray[np.uint8]]:
+        """What `restore` takes after changes to these numbers, or to any."""
+        places = slice(None) if numbers is None else numbers >> 3
+        return places, self._bits[places].copy()
+
+    def restore(self, saved: tuple[Int64s | slice, NDArray[np.uint8]]) -> None:
+        """Takes back all changes since."""
+        places, bits = saved
+        self._bits[places] = bits
+
     def __len__(self) -> int:
         return int(np.unpackbits(self._bits).sum())

@@ -8,6 +8,7 @@ as its own is an error.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections import deque
@@ -114,6 +115,10 @@ class EpochCounts:
 _NAMES = tuple(field.name for field in dataclasses.fields(EpochCounts))
 
 
+# What booking a step may change, besides the bitmap.
+_STATE = ("_counts", "_past", "_finished", "_epoch", "_open", "_passes", "_due", "_booked")
+
+
 class Ledger:
     """The account of one consumer of one stream. Not thread-safe.
 
@@ -149,6 +154,7 @@ class Ledger:
         self._bad: dict[int, dict[str, Any]] = {}
         self._bad_not_listed = 0
         self._bad_reasons: dict[str, int] = {}
+        self._booked = 0
         lengths = np.diff(self._starts)
         # Under "wrap" the pass of each lane, and how many of its records are still to come.
         self._passes = taken // np.maximum(lengths, 1)
@@ -177,12 +183,18 @@ class Ledger:
         totals.add(self._counts)
         return totals
 
+    @property
+    def booked(self) -> int:
+        """How often `account` has booked something."""
+        return self._booked
+
     def account(
         self, epoch: int, taken: int, slots: Int64s, given: Int64s, status: NDArray[np.uint8]
     ) -> None:
         """Books slots of one step as handed over: a chunk, or the consumer's whole part of the step.
 
-        A step of the next epoch finishes the running one. Under "wrap", book whole steps in their order.
+        A step of the next epoch finishes the running one. Under "wrap", book whole steps in their order. All
+        is booked or nothing: where a KeyboardInterrupt comes on the way, `booked` says which.
 
         Args:
             epoch, taken: the step.
@@ -210,24 +222,26 @@ class Ledger:
                 f"epoch {epoch}, taken {taken}, slot {slots[place]}: record {given[place]} with status "
                 f"{status[place]} came for record {asked[place]}"
             )
-        if self._order.spec.remainder == "wrap":
-            passes = self._order.epochs_of(epoch, taken, slots)
-            for number in np.unique(passes):
-                here = passes == number
-                self._book_pass(int(number), slots[here], marked[here], status[here])
-            return
-        if epoch > self._epoch + self._open:
+        wraps = self._order.spec.remainder == "wrap"
+        if epoch > self._epoch + self._open and not wraps:
             raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
-        if epoch > self._epoch:
-            self.finish_epoch(self._epoch)
-        if epoch < self._epoch:
-            self._counts.repeated += int(real.sum())
-            return
-        if not self._open:
-            self._counts.add(self._expect(0))
-            self._open = True
-        self._counts.padding += int(slots.size - real.sum())
-        self._book(marked[real], status[real])
+        clears = epoch > self._epoch or wraps
+        bits = self._seen.saved(None if clears else marked[real])
+        state = {name: copy.copy(getattr(self, name)) for name in _STATE}
+        try:
+            if wraps:
+                passes = self._order.epochs_of(epoch, taken, slots)
+                for number in np.unique(passes):
+                    here = passes == number
+                    self._book_pass(int(number), slots[here], marked[here], status[here])
+            else:
+                self._book_step(epoch, marked, status, real)
+            self._booked += 1
+        except BaseException:
+            self._seen.restore(bits)
+            for name, value in state.items():
+                setattr(self, name, value)
+            raise
 
     def finish_epoch(self, epoch: int) -> None:
         """Closes the running epoch: what has not come by now is lost.
@@ -300,6 +314,20 @@ class Ledger:
         if spec.remainder == "drop":
             counts.dropped = int((lengths - self._order.steps_per_epoch * spec.per_lane).sum())
         return counts
+
+    def _book_step(
+        self, epoch: int, marked: Int64s, status: NDArray[np.uint8], real: NDArray[np.bool_]
+    ) -> None:
+        if epoch > self._epoch:
+            self.finish_epoch(self._epoch)
+        if epoch < self._epoch:
+            self._counts.repeated += int(real.sum())
+            return
+        if not self._open:
+            self._counts.add(self._expect(0))
+            self._open = True
+        self._counts.padding += int(real.size - real.sum())
+        self._book(marked[real], status[real])
 
     def _book(self, marked: Int64s, status: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Counts slots by the records that they stand for (from the consumer's first); which were new?"""

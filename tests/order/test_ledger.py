@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,3 +297,53 @@ def test_bitmap_is_a_set(size: int, events: list[list[int] | tuple[int, int]]) -
             twin.add(number)
         assert bitmap.add(np.array(numbers, np.int64)).tolist() == fresh
         assert len(bitmap) == len(twin)
+
+
+class Interrupt:
+    """A KeyboardInterrupt that comes at the n-th line that the ledger runs."""
+
+    def __init__(self, line: int) -> None:
+        self._left = line
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("order/ledger.py", "order/bitmap.py")):
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad", "wrap"])
+def test_an_interrupt_at_any_line_leaves_a_step_booked_or_not(remainder: Remainder) -> None:
+    order = make(records=21, remainder=remainder)  # lanes of 5 and 6 records: passes end within steps
+    steps = [
+        (0, number) if remainder == "wrap" else divmod(number, order.steps_per_epoch) for number in range(5)
+    ]
+    sound, ledger = Ledger(order), Ledger(order)
+    interrupts = 0
+    for number, (epoch, step) in enumerate(steps):
+        for line in range(1, 1000):
+            before = ledger.to_dict()
+            try:
+                with Interrupt(line):
+                    hand_over(ledger, order, epoch, step, range(8))
+                break
+            except KeyboardInterrupt:
+                interrupts += 1
+                if ledger.booked > number:
+                    break
+                assert ledger.to_dict() == before
+        hand_over(sound, order, epoch, step, range(8))
+        assert ledger.to_dict() == sound.to_dict()
+        assert ledger.booked == number + 1
+    assert interrupts > 20 * len(steps)
+    assert sound.totals.repeated == 0
