@@ -99,7 +99,8 @@ class Sharing:
             self._live.add(name)
             self.transports[name] = "shm"
             return
-        self._forget(name)
+        if not self._buffers.owes(name):  # else it may yet write for the connection before, and its end tells
+            self._forget(name)
         if self._transport == "shm":
             raise self._refused(name, "it did not know the arena any more")
         self.transports[name] = "grpc"
