@@ -44,7 +44,8 @@ def silence(dataset: str, timeout_s: float, links: Mapping[str, Link], session: 
     for name, link in links.items():
         view = session.view(name)
         states.append(str(link.error or f"worker {name} is {view.state} and owes {view.outstanding} chunks"))
+    known = "; ".join(states) or "no worker has a name any more"
     return WorkerUnavailable(
-        f"nothing of data set {dataset!r} came for {timeout_s:g} s: "
-        f"{'; '.join(states)}; start the workers again and go on from the stream's position"
+        f"nothing of data set {dataset!r} came for {timeout_s:g} s: {known}; "
+        "start the workers again and go on from the stream's position"
     )

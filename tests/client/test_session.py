@@ -383,6 +383,86 @@ def test_a_worker_that_joins_takes_its_share_of_what_was_not_asked_yet() -> None
     assert len([request for request in session.poll(0.0) if request.worker == "b"]) >= 16
 
 
+def test_the_worker_beside_makes_all_where_each_consumer_has_one() -> None:
+    session = Session(places(4), range(8), 1, ["a", "b"], depth=4, max_slots=4, consumers=2)
+    session.opened("a", 100, 0.0)
+    session.opened("b", 100, 0.0, beside=True)
+    requests = session.poll(0.0)
+    assert {request.worker for request in requests} == {"b"}
+    assert session.view("b").beside
+    session.lost("b", 1.0)
+    assert {request.worker for request in session.poll(1.0)} == {"a"}
+
+
+def epochs(*counts: int) -> Iterator[tuple[int, int]]:
+    return ((epoch, step) for epoch, count in enumerate(counts) for step in range(count))
+
+
+def waits_for_epochs(steps: Iterator[tuple[int, int]], **arguments: int) -> Session:
+    session = Session(steps, range(8), 1, ["a", "b"], depth=1, max_slots=1, rebalance="epoch", **arguments)
+    session.opened("a", 100, 0.0)
+    session.lost("b", 0.0)
+    return session
+
+
+def answer_all(session: Session, now: float) -> list[str]:
+    """Has one step made; by whom."""
+    requests = session.poll(now)
+    for request in requests:
+        deliver(session, request, now)
+    assert session.take() is not None
+    return sorted({request.worker for request in requests})
+
+
+def test_a_worker_that_joins_waits_for_the_next_epoch() -> None:
+    session = waits_for_epochs(epochs(3, 2))
+    assert answer_all(session, 0.0) == ["a"]
+    session.opened("b", 100, 0.0)
+    assert session.view("b").state == "joining"
+    assert [answer_all(session, 0.0) for _ in range(4)] == [["a"], ["a"], ["a", "b"], ["a", "b"]]
+    assert session.view("b").state == "live"
+    session.lost("b", 1.0)
+    session.joined("c")
+    session.left("c")
+
+
+def test_where_passes_are_one_endless_epoch_it_waits_for_the_next_pass() -> None:
+    session = waits_for_epochs(epochs(6), pass_samples=4)
+    assert answer_all(session, 0.0) == ["a"]
+    session.opened("b", 100, 0.0)
+    assert [answer_all(session, 0.0) for _ in range(4)] == [["a"]] * 3 + [["a", "b"]]
+
+
+def test_a_worker_that_comes_back_waits_for_no_epoch() -> None:
+    session = waits_for_epochs(epochs(9))
+    session.opened("b", 100, 0.0)
+    assert answer_all(session, 0.0) == ["a", "b"]
+    session.lost("b", 1.0)
+    assert answer_all(session, 1.0) == ["a"]
+    session.opened("b", 100, 2.0)
+    assert answer_all(session, 2.0) == ["a", "b"]
+
+
+def test_a_worker_that_joins_waits_for_nothing_if_it_is_the_only_one() -> None:
+    session = waits_for_epochs(epochs(9))
+    assert answer_all(session, 0.0) == ["a"]
+    session.opened("b", 100, 0.0)
+    owed = session.poll(0.0)
+    session.lost("a", 1.0)
+    assert session.view("b").state == "live"
+    again = session.poll(1.0)
+    assert {request.worker for request in again} == {"b"}
+    assert covered(again, 1) == covered(owed, 1)
+
+
+def test_a_worker_that_joins_and_drains_before_its_epoch_gets_nothing() -> None:
+    session = waits_for_epochs(epochs(2, 2))
+    assert answer_all(session, 0.0) == ["a"]
+    session.opened("b", 100, 0.0)
+    session.draining("b", 0.0)
+    assert [answer_all(session, 0.0) for _ in range(3)] == [["a"]] * 3
+
+
 WORKERS = ["a", "b", "c"]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from feeder.decode import Limits, open_decoder, pixel_fingerprint
+from feeder.decode import Limits, open_decoder, pixel_digests, pixel_fingerprint
 from feeder.decode.fingerprint import probes
 
 
@@ -39,7 +39,10 @@ def test_one_pixel_more_or_less_changes_it(decoder):
         def close(self):
             decoder.close()
 
-    assert pixel_fingerprint(Nudged()) != pixel_fingerprint(decoder)
+    (whole, each), (nudged, others) = pixel_digests(decoder), pixel_digests(Nudged())
+    assert whole != nudged
+    assert each.keys() == probes().keys()
+    assert [name for name in each if each[name] != others[name]] == [next(iter(each))]
 
 
 def test_a_probe_that_does_not_decode_is_an_error():

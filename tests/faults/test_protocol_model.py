@@ -364,7 +364,7 @@ class Protocol(RuleBasedStateMachine):
                 if name != asleep:
                     self.all_of_it(name)
             self.take(keep=keep)
-            del self.held[:-3]
+            del self.held[3:]
 
     @rule(name=hosts)
     def drain(self, name: str) -> None:

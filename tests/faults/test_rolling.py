@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import feeder
-from feeder.cli.service import _describe
+from feeder.cli.status import describe
 from feeder.errors import WorkersDisagree
 from feeder.wire.address import parse_address
 
@@ -85,7 +85,7 @@ def test_workers_whose_pixels_differ_are_refused_with_what_differs(
             next(stream)
         drained(workers[0])
         start_other(shards, start_worker, first)
-        theirs = _describe(parse_address(first)).pixel_fingerprint
+        theirs = describe(parse_address(first)).pixel_fingerprint
         assert theirs != ours
         until(lambda: theirs in stream.stats().workers[first].error)
         error = stream.stats().workers[first].error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_proxy import Proxy
 
 import feeder
 from feeder.client import engine
@@ -168,61 +167,10 @@ def test_if_all_workers_are_dead_the_stream_says_so_and_goes_on_when_they_are_ba
     assert len(rest) < BATCHES
 
 
-class CuttingProxy:
-    """Stands between client and worker, and cuts each connection after some bytes of the worker's."""
-
-    def __init__(self, address: str, cut_after_bytes: int) -> None:
-        host, _, port = address.rpartition(":")
-        self._worker = (host, int(port))
-        self._cut_after_bytes = cut_after_bytes
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.cuts = 0
-        self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            worker = socket.create_connection(self._worker)
-            self._sockets += [client, worker]
-            for source, sink, limit in ((client, worker, 1 << 40), (worker, client, self._cut_after_bytes)):
-                thread = threading.Thread(target=self._pump, args=(source, sink, limit))
-                self._threads.append(thread)
-                thread.start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
-        passed = 0
-        try:
-            while data := source.recv(4096):
-                sink.sendall(data[: limit - passed])
-                passed += len(data)
-                if passed >= limit:
-                    self.cuts += 1
-                    break
-        except OSError:
-            pass
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for end in self._sockets:
-            end.close()
-        for thread in self._threads:
-            thread.join(5)
-
-
 def test_a_connection_that_is_cut_again_and_again(
     pair: Any, undisturbed: list[str], digest_batches: Digest
 ) -> None:
-    proxy = CuttingProxy(pair[0].address, 500_000)
+    proxy = Proxy(pair[0].address, 500_000)
     try:
         with feeder.connect(proxy.address).stream("data", **ARGUMENTS, transport="grpc") as stream:
             batches = list(stream)

@@ -70,3 +70,37 @@ def test_lanes_without_workers_are_an_error() -> None:
         assign(range(4), [])
     assert assign([], []) == {}
     assert next_in_line(0, []) == []
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 100), names, st.integers(1, 8), st.data())
+def test_workers_beside_a_consumer_get_their_part_of_all_workers(
+    count: int, workers: list[str], consumers: int, data: st.DataObject
+) -> None:
+    beside = data.draw(st.sets(st.sampled_from(workers)))
+    owners = assign(range(count), workers, beside, consumers)
+    assert list(owners) == list(range(count))
+    shares = Counter(owners.values())
+    here = sum(shares[name] for name in beside)
+    assert here <= count
+    if len(beside) * consumers >= len(workers) and beside:
+        assert here == count
+        assert max(shares.values()) <= -(-count // len(beside))
+    else:
+        most = -(-count * consumers // len(workers))
+        assert all(shares[name] <= most for name in beside)
+        far = set(workers) - beside
+        assert all(shares[name] <= -(-count // len(far)) for name in far)
+
+
+def test_one_worker_beside_the_only_consumer_gets_no_more_than_the_others() -> None:
+    workers = [f"worker-{number}:7000" for number in range(4)]
+    owners = assign(range(64), workers, workers[:1], 1)
+    assert Counter(owners.values()) == dict.fromkeys(workers, 16)
+    assert owners == assign(range(64), workers)
+
+
+def test_a_consumer_whose_worker_beside_it_is_gone_is_served_by_all_others() -> None:
+    workers = [f"worker-{number}:7000" for number in range(4)]
+    assert set(assign(range(64), workers, workers[:1], 4).values()) == {workers[0]}
+    assert Counter(assign(range(63), workers[1:], (), 4).values()) == dict.fromkeys(workers[1:], 21)
