@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -137,10 +138,10 @@ class Filler:
     def _next_warm(self) -> list[Offer]:
         assert self._warm is not None
         batch: list[Offer] = []
-        for offer in self._warm:
-            batch.append(offer)
-            if len(batch) == BATCH:
-                break
+        try:
+            batch.extend(itertools.islice(self._warm, BATCH))
+        except Exception:  # what came before stays, and what is decoded anyway is still taken
+            log.exception("cache: warming up has ended")
         self._warmed += len(batch)
         done = len(batch) < BATCH or self._cache.full
         if done or time.monotonic() > self._progress_s + PROGRESS_S:
@@ -162,7 +163,14 @@ class Filler:
         if not wanted or self._cache.full:
             return
         scales = np.array([offer.reduction for offer in wanted], np.uint8)
-        decoded = self._planes([offer.image for offer in wanted], scales)
+        try:
+            decoded = self._planes([offer.image for offer in wanted], scales)
+        except (Closed, OSError):
+            raise
+        except Exception:  # the cache was not touched: what comes next may be better
+            log.exception("cache: filling leaves %d out and rests for %g s", len(wanted), TROUBLE_PAUSE_S)
+            self._rest(TROUBLE_PAUSE_S)
+            return
         for offer, planes in zip(wanted, decoded, strict=True):
             if planes is None:
                 offer.shelf.refuse(offer.record)

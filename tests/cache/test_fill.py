@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,15 +168,49 @@ def test_a_folder_that_is_gone_is_no_trouble_for_who_offers(
     assert cache.full
 
 
-def test_an_error_ends_filling_and_nothing_else(
+def test_images_that_cannot_be_decoded_for_a_fault_are_left_out(
+    open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = open_cache()
+    faults = [RuntimeError("broken")]
+
+    def broken_once(images: Sequence[bytes | memoryview], scales: np.ndarray) -> Sequence[bytes | None]:
+        if faults:
+            raise faults.pop()
+        return decode(images, scales)
+
+    filler = fill(cache, broken_once)
+    filler.offer([offer(cache, 5)])
+    until(lambda: "cache: filling leaves 1 out" in caplog.text)
+    filler.offer([offer(cache, 6)])
+    until(lambda: held(cache, [6]))
+    assert held(cache, [5]) == set()
+
+
+def test_a_fault_in_warming_up_ends_that_and_nothing_else(
     open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = open_cache()
 
-    def broken(images: Sequence[bytes | memoryview], scales: np.ndarray) -> list[bytes | None]:
+    def broken() -> Iterator[Offer]:
+        yield offer(cache, 4)
         raise RuntimeError("broken")
 
-    filler = fill(cache, broken)
+    filler = fill(cache, decode, broken())
+    until(lambda: "cache: warming up has ended" in caplog.text)
+    filler.offer([offer(cache, 5)])
+    until(lambda: held(cache, [4, 5]) == {4, 5})
+
+
+def test_a_fault_in_the_cache_ends_filling_and_nothing_else(
+    open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = open_cache()
+
+    def wrong(images: Sequence[bytes | memoryview], scales: np.ndarray) -> list[Any]:
+        return [object() for _ in images]
+
+    filler = fill(cache, wrong)
     filler.offer([offer(cache, 5)])
     until(lambda: "cache: filling has ended" in caplog.text)
     filler.offer([offer(cache, 6)])
