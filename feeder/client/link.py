@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import grpc
@@ -101,7 +102,8 @@ class Link:
         self._opening = opening
         self._events = events
         self._clock = clock
-        self._stop = threading.Event()
+        self._stopped = False
+        self._woken: SimpleQueue[None] = SimpleQueue()
         #: What `stop` ends.
         self._call: grpc.Future[pb.DescribeReply] | Call | None = None
         self._connections = 0
@@ -119,7 +121,8 @@ class Link:
 
     def stop(self) -> None:
         """Ends the connection soon, without waiting; safe anywhere, takes no lock."""
-        self._stop.set()
+        self._stopped = True
+        self._woken.put(None)
         self._requests.put(None)
         call = self._call
         if call is not None:
@@ -143,10 +146,10 @@ class Link:
     def _keep_connected(self) -> None:
         failures = 0
         refused = False
-        while not self._stop.is_set():
+        while not self._stopped:
             connections = self._connections
             error = self._connect()
-            if self._stop.is_set():
+            if self._stopped:
                 break
             if self._connections > connections:
                 failures = 0
@@ -156,7 +159,8 @@ class Link:
             self._missed, refused = True, refuses
             delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures, 16))
             failures += 1
-            self._stop.wait(delay_s * random.uniform(0.5, 1.0))
+            with contextlib.suppress(Empty):
+                self._woken.get(timeout=delay_s * random.uniform(0.5, 1.0))
 
     def _connect(self) -> FeederError:
         """One connection from dial to end; returns why it ended."""
@@ -174,7 +178,7 @@ class Link:
             error = failure
         finally:
             self._call = None
-        if not self._stop.is_set():  # what `stop` itself ended is no error
+        if not self._stopped:  # what `stop` itself ended is no error
             self.error = error
         if isinstance(error, Refused | WorkersDisagree | ConfigError | ProtocolError):
             if self.refused_since_s is None:
@@ -252,7 +256,7 @@ class Link:
     def _hold(self, call: grpc.Future[pb.DescribeReply] | Call) -> None:
         """Keeps the call where `stop` finds it; one that `stop` just missed is cancelled here."""
         self._call = call
-        if self._stop.is_set():
+        if self._stopped:
             call.cancel()
 
 

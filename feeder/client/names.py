@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 
 from feeder.errors import WorkerUnavailable
 from feeder.wire.address import Address
@@ -48,7 +49,8 @@ class Watch:
         self._look_up = look_up
         self._period_s = period_s
         self._found = found
-        self._stop = threading.Event()
+        # No Event: `stop` may run inside a garbage collection, where only the put of a SimpleQueue is safe.
+        self._stopped: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="feeder-names", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +59,7 @@ class Watch:
 
     def stop(self) -> None:
         """Ends the thread soon, without waiting."""
-        self._stop.set()
+        self._stopped.put(None)
 
     def join(self, timeout_s: float) -> None:
         """Waits until the thread is gone, after `stop`. A look-up that the system is at cannot be cut short;
@@ -67,7 +69,7 @@ class Watch:
 
     def _run(self) -> None:
         missed = False
-        while not self._stop.wait(self._period_s):
+        while not self._is_stopped():
             try:
                 addresses = self._look_up()
             except WorkerUnavailable as error:
@@ -77,3 +79,11 @@ class Watch:
                 continue
             missed = False
             self._found(addresses)
+
+    def _is_stopped(self) -> bool:
+        """Waits for the end of one period; whether it was stopped meanwhile."""
+        try:
+            self._stopped.get(timeout=self._period_s)
+        except Empty:
+            return False
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import feeder
 from feeder.errors import ConfigError
 
 CONSUMERS, BATCH = 4, 4
-ARGUMENTS: dict[str, Any] = {"image_size": 32, "seed": 3, "epochs": 12}
-BATCHES = 84
+ARGUMENTS: dict[str, Any] = {"image_size": 32, "seed": 3, "epochs": 24}
+BATCHES = 168
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def open_beside(hosts: list[tuple[Any, Path]], index: int, transport: Any) -> tu
         )
         first = next(stream)
         while any(worker.state != "live" for worker in stream.stats().workers.values()):
-            pass
+            time.sleep(0.01)
     finally:
         for folder, elsewhere in hidden:
             elsewhere.rename(folder)

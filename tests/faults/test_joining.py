@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,14 @@ def test_a_worker_that_lives_on_without_its_name_is_kept(fleet: Fleet) -> None:
         until(lambda: fleet.names.asked > asked + 2)
         assert stream.stats().workers[address].state == "live"
         assert len(list(stream)) == BATCHES - 2
+
+
+def test_a_stream_that_is_dropped_looks_nothing_up_any_more(fleet: Fleet) -> None:
+    stream = fleet.stream()
+    next(stream)
+    assert "feeder-names" in {thread.name for thread in threading.enumerate()}
+    del stream
+    until(lambda: "feeder-names" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_names_that_do_not_resolve_for_a_while_change_nothing(

@@ -18,9 +18,9 @@ from feeder.wire.address import parse_address
 ARGUMENTS: dict[str, Any] = {"batch_size": 12, "image_size": 32, "seed": 9, "epochs": 4}
 BATCHES = 40
 ROOM = 2 * 12 * 32 * 32 * 3
-STALL_S = 10.0
-"""The bound: a stream that got nothing for so long would say so. It is the silence after which a worker is no
-longer waited for, however little is known of it."""
+STALL_S = 20.0
+"""The bound: a stream that got nothing for so long would say so. It is twice the silence after which a worker
+is no longer waited for, however little is known of it."""
 DEADLINE_S = 60.0
 
 

@@ -111,6 +111,7 @@ class Seat:
             self._coming.join(DEADLINE_S)
             assert not self._coming.is_alive()
         assert not self.trouble, self.trouble
+        self.frozen = False
 
     def close(self) -> None:
         self.proxy.close()
@@ -314,7 +315,6 @@ class Run:
             consumer.conversation.close()  # ends one that lives yet
         for seat in self._seats:
             seat.proxy.cut()
-            seat.frozen = False
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +383,10 @@ felt: Counter[str] = Counter()
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(seed, marks=() if seed in SHORT else pytest.mark.soak) for seed in range(SCHEDULES)],
+    [
+        *SHORT,
+        *(pytest.param(seed, id=f"soak-{seed}", marks=pytest.mark.soak) for seed in range(SCHEDULES)),
+    ],
 )
 def test_each_global_step_is_as_if_nothing_had_been(
     seed: int, seats: list[Seat], nursery: Nursery, undisturbed: list[list[str]]

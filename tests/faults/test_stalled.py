@@ -48,11 +48,10 @@ def test_after_the_first_suspicion_nothing_is_asked_of_it_nor_waited_for(
     three: list[Any], stream: feeder.Stream
 ) -> None:
     stopped = three[1].address
-    assert stream.stats().workers[stopped].late_after_s < 10
+    assert 0.2 <= stream.stats().workers[stopped].late_after_s <= 10
     stop(stream, three[1])
     found = stream.stats().workers[stopped]
-    assert found.hedges == found.failovers > 0
-    assert found.outstanding > 0
+    assert found.failovers >= found.outstanding > 0
     for _ in range(100):
         next(stream)
         now = stream.stats().workers[stopped]
