@@ -118,7 +118,7 @@ class Engine:
         self._fault: FeederError | None = None
         self._closed = False
         self._threads: set[str] = set()  # of links, that have not ended
-        self._leaving: set[str] = set()  # workers that left, as soon as their threads end
+        self._leaving: dict[str, Link] = {}  # of workers that left; stopped, and their threads not ended
         self._started = False
 
     # For the consumer.
@@ -231,7 +231,7 @@ class Engine:
             self._wake()
         if self._watch is not None:
             self._watch.join(deadline - time.monotonic())
-        for link in self.links.values():
+        for link in (*self.links.values(), *self._leaving.values()):
             link.join(deadline - time.monotonic())
         with self._lock:
             self._assemblies.clear()
@@ -287,7 +287,7 @@ class Engine:
                 self._assemblies.clear()
                 self._sharing.close_all()
             if name in self._leaving:
-                self._leaving.discard(name)
+                del self._leaving[name]
                 self._session.left(name)
             elif not self._closed:
                 self._fault = ServiceError(
@@ -390,8 +390,8 @@ class Engine:
             for name in links.keys() - names:
                 if self._session.view(name).state == "down":
                     log.info("worker %s is gone, and has no name any more", name)
-                    self._leaving.add(name)
-                    links.pop(name).stop()
+                    link = self._leaving[name] = links.pop(name)
+                    link.stop()
             self.links = links
         if self._closed:  # by `stop`, which takes no lock and may have missed one
             self.stop()

@@ -23,11 +23,12 @@ import feeder
 import feeder.client.engine
 
 
-def sockets() -> int:
+def held() -> int:
+    """Sockets and shared memory that this process has open."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(("socket:", "/memfd:"))
         except OSError:
             continue
     return found
@@ -54,7 +55,7 @@ def account(stream: feeder.Stream) -> dict[str, Any]:
 
 def consume(orders: dict[str, Any], conversation: socket.socket) -> None:
     feeder.client.engine.SUSPECT_AFTER_S = orders["suspect_after_s"]
-    before = sockets()
+    before = held()
     stream = open_stream(orders, orders["start"])
 
     def say(**what: Any) -> None:
@@ -75,9 +76,9 @@ def consume(orders: dict[str, Any], conversation: socket.socket) -> None:
         digest = hashlib.sha256(b"".join((batch.images, batch.labels, batch.mask))).hexdigest()
         say(digest=digest, state=stream.state_dict())
     deadline_s = time.monotonic() + 10
-    while (threading.active_count() > 1 or sockets() > before) and time.monotonic() < deadline_s:
+    while (threading.active_count() > 1 or held() > before) and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    say(threads=[thread.name for thread in threading.enumerate()][1:], sockets=sockets() - before)
+    say(threads=[thread.name for thread in threading.enumerate()][1:], held=held() - before)
 
 
 def main() -> None:

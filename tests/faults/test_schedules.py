@@ -141,7 +141,6 @@ class Nursery:
             env={**os.environ, "PYTHONPATH": root},
         )
         theirs.close()
-        self.pid = self._process.pid
 
     def start(self, orders: dict[str, Any]) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
@@ -335,16 +334,16 @@ def seats(shards: Path, start_worker_once: Callable[..., Any]) -> Iterator[list[
 @pytest.fixture(autouse=True)
 def _no_leaks(seats: list[Seat], nursery: Nursery) -> Iterator[None]:
     """In place of the guard of other tests: here workers are started again, and stay for the next one."""
-    threads = set(threading.enumerate())
+    threads, children = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
     yield
     deadline_s = time.monotonic() + DEADLINE_S
     for seat in seats:
         seat.wait_up()
-    expected = {nursery.pid, *(seat.worker.process.pid for seat in seats)}
+    here = {seat.worker.process.pid for seat in seats}
     while left := {
         child
-        for child in psutil.Process().children(recursive=True)
-        if child.pid not in expected and child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+        for child in set(psutil.Process().children(recursive=True)) - children
+        if child.pid not in here and child.is_running() and child.status() != psutil.STATUS_ZOMBIE
     }:
         assert time.monotonic() < deadline_s, left
         time.sleep(0.02)
@@ -402,7 +401,7 @@ def test_each_global_step_is_as_if_nothing_had_been(
             assert (life["lost"], life["repeated"]) == (0, 0)
             assert life["delivered"] == life["images"]
             felt.update(life)
-        assert consumer.left == {"threads": [], "sockets": 0}
+        assert consumer.left == {"threads": [], "held": 0}
 
 
 def test_the_faults_were_felt(nursery: Nursery) -> None:
