@@ -133,8 +133,8 @@ class Connection:
 
     numbers = itertools.count()
 
-    def __init__(self, scheduler: Scheduler, handover: FakeHandover | None) -> None:
-        self.scheduler, self.handover = scheduler, handover
+    def __init__(self, handover: FakeHandover | None) -> None:
+        self.scheduler = Scheduler(1 << 20, 1 << 20, LIMIT)
         self.arena = None if handover is None else handover.worker
         self.stream = Stream(next(self.numbers))
         self.answers: deque[bytes] = deque()
@@ -142,7 +142,7 @@ class Connection:
         self.draining = self.cut = self.ended = False
         self.landing: Landing | None = None  # the client's: a chunk of which a part has come
         self.chunk: Any = None
-        scheduler.open(self.stream.number, SPEC.image_bytes)
+        self.scheduler.open(self.stream.number, SPEC.image_bytes)
 
     def begin(self) -> None:
         job = self.scheduler.take()
@@ -230,7 +230,6 @@ class Protocol(RuleBasedStateMachine):
         self.engine._threads.update(self.engine.links)
         self.ledger = Ledger(ORDER, 1, CONSUMERS)
         self.named = list(FIRST)
-        self.schedulers = {name: Scheduler(1 << 20, 1 << 20, LIMIT) for name in HOSTS}
         self.connections: dict[str, Connection] = {}
         self.old: list[Connection] = []  # calls that are over, while their workers may not know
         self.leaving: list[str] = []
@@ -251,7 +250,7 @@ class Protocol(RuleBasedStateMachine):
         if handover is not None and not knows:  # it forgot the arena meanwhile
             handover.worker.end()
             handover = None
-        self.connections[name] = Connection(self.schedulers[name], handover)
+        self.connections[name] = Connection(handover)
         self.engine.opened(name, Opened(name, LIMIT, handover is not None))
 
     @rule(name=hosts)
