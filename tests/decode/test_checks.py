@@ -111,7 +111,7 @@ def test_every_level_of_every_machine_gives_the_same_bytes(programs, tmp_path):
     compiler, emulator = "aarch64-linux-gnu-g++", shutil.which("qemu-aarch64-static")
     if shutil.which(compiler) is None or emulator is None:
         pytest.skip(f"{', '.join(here)} are alike; no {compiler} and qemu-aarch64-static to run neon")
-    sources = [NATIVE / name for name in ("sink.cpp", "weights.cpp")]
+    sources = [NATIVE / name for name in ("sink.cpp", "weights.cpp", "yuv420.cpp")]
     sources += [
         ROOT / "tests/decode/check_levels.cpp",
         *NATIVE.glob("resample*.cpp"),

@@ -27,7 +27,7 @@ namespace {
 using Windows = nb::ndarray<const int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<const bool, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
-using Images = nb::ndarray<uint8_t, nb::shape<-1, -1, -1, 3>, nb::c_contig, nb::device::cpu>;
+using Images = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;  // [n, H, W, 3], or [n, 3 H / 2, W] of YUV 4:2:0
 using SeekPoints = nb::ndarray<uint8_t, nb::shape<-1, FEEDER_SEEK_BYTES>, nb::c_contig, nb::device::cpu>;
 using Outcomes = nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 using Places = nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
@@ -77,6 +77,24 @@ class Buffers {
 void require(bool holds, const char *message) {
   if (!holds) throw std::invalid_argument(message);
 }
+
+// What the slots of `out` are.
+struct Slots {
+  size_t count, height, width, bytes;
+  feeder_output output;
+
+  explicit Slots(const Images &out) {
+    const bool planar = out.ndim() == 3;
+    require(planar || (out.ndim() == 4 && out.shape(3) == 3), "out must be [n, H, W, 3] or [n, 3 H / 2, W]");
+    count = out.shape(0);
+    width = out.shape(2);
+    require(!planar || (out.shape(1) % 3 == 0 && width % 2 == 0), "slots of YUV 4:2:0 have even sides");
+    height = planar ? out.shape(1) / 3 * 2 : out.shape(1);
+    require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
+    bytes = out.shape(1) * width * (planar ? 1 : 3);
+    output = planar ? FEEDER_YUV420 : FEEDER_RGB;
+  }
+};
 
 class Kernel {
  public:
@@ -264,11 +282,10 @@ class Kernel {
   static std::vector<feeder_request> aim(size_t count, const Windows &windows, const Flags &flips, const Images &out,
                                          feeder_filter filter, bool antialias, const Bytes &reductions,
                                          const std::optional<Places> &places) {
-    const size_t height = out.shape(1), width = out.shape(2);
+    const Slots slots(out);
     require(windows.shape(0) == count && flips.shape(0) == count && reductions.shape(0) == count &&
-                (places ? places->shape(0) : out.shape(0)) == count,
+                (places ? places->shape(0) : slots.count) == count,
             "one window, flip, reduction and slot for each image");
-    require(height >= 1 && height <= kMaxSide && width >= 1 && width <= kMaxSide, "slots of 1 to 2**20 pixels a side");
     std::vector<feeder_request> requests(count);
     for (size_t i = 0; i < count; ++i) {
       const int32_t *window = windows.data() + 4 * i;
@@ -276,7 +293,7 @@ class Kernel {
       require(window[0] >= 0 && window[1] >= 0 && window[2] >= 1 && window[3] >= 1, "windows must not be empty");
       require(reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8, "reductions must be 1, 2, 4 or 8");
       const int64_t slot = places ? places->data()[i] : static_cast<int64_t>(i);
-      require(slot >= 0 && static_cast<uint64_t>(slot) < out.shape(0), "places within out");
+      require(slot >= 0 && static_cast<uint64_t>(slot) < slots.count, "places within out");
       feeder_request &request = requests[i];
       request.x = window[0];
       request.y = window[1];
@@ -286,9 +303,10 @@ class Kernel {
       request.flip = flips.data()[i] ? 1 : 0;
       request.filter = filter;
       request.antialias = antialias ? 1 : 0;
-      request.out = out.data() + static_cast<size_t>(slot) * height * width * 3;
-      request.out_height = static_cast<int32_t>(height);
-      request.out_width = static_cast<int32_t>(width);
+      request.output = slots.output;
+      request.out = out.data() + static_cast<size_t>(slot) * slots.bytes;
+      request.out_height = static_cast<int32_t>(slots.height);
+      request.out_width = static_cast<int32_t>(slots.width);
     }
     return requests;
   }

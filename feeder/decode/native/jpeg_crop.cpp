@@ -41,6 +41,7 @@ feeder::Geometry geometry_of(const feeder_request &request) {
           request.filter,
           request.antialias != 0,
           request.flip != 0,
+          request.output,
           request.out};
 }
 

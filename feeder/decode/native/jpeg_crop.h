@@ -37,6 +37,13 @@ typedef enum feeder_filter {
                           * never antialiases */
 } feeder_filter;
 
+/* What out holds, and its bytes. */
+typedef enum feeder_output {
+  FEEDER_RGB = 0,   /* height x width x 3 */
+  FEEDER_YUV420 = 1 /* height x width of Y, then height / 2 x width / 2 each of Cb and Cr, in full range as JFIF has it;
+                     * height and width are even. Chroma is the mean of 2x2 of what it is at output size */
+} feeder_output;
+
 /* Instruction sets of the inner loops; all give the same pixels. A machine has FEEDER_PLAIN and others of its own kind. */
 typedef enum feeder_level {
   FEEDER_PLAIN = 0,
@@ -109,7 +116,8 @@ typedef struct feeder_request {
   int32_t flip;                /* 1: mirror left and right */
   feeder_filter filter;
   int32_t antialias; /* 1: the filter's support grows with the scale */
-  uint8_t *out;      /* out_height x out_width x 3 bytes, rows without gaps; only final bytes are stored */
+  feeder_output output;
+  uint8_t *out;      /* rows without gaps; only final bytes are stored */
   int32_t out_height, out_width; /* pixels, at least 1 */
   feeder_stop stop;
   uint8_t *seek;         /* FEEDER_SEEK_BYTES bytes, or NULL. The result never depends on them while they are of this

@@ -38,9 +38,9 @@ struct Level {
   // Weighs columns into columns.
   //   firsts:  first column of each output
   //   weights: `taps` for each output, each twice in a word of 32 bits
-  //   out:     columns of which every third is written
+  //   out:     columns of which every `step`th is written
   void (*horizontal)(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
-                     int16_t *out);
+                     int16_t *out, int step);
 
   // Changes the three columns of each pixel from Y, Cb, Cr to R, G, B.
   void (*ycc_to_rgb)(int16_t *columns, int pixels);

@@ -30,8 +30,8 @@ void turn(const int16_t *rows, int samples, int stride, int16_t *columns) {
 }
 
 void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
-                int16_t *out) {
-  for (int output = 0; output < outputs; ++output, out += 3 * kRows, weights += taps) {
+                int16_t *out, int step) {
+  for (int output = 0; output < outputs; ++output, out += step * kRows, weights += taps) {
     const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * kRows;
     int32_t sums[kRows] = {};
     for (int tap = 0; tap < taps; ++tap, column += kRows) {

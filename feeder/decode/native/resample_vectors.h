@@ -105,10 +105,10 @@ void turn(const int16_t *rows, int samples, int stride, int16_t *columns) {
 template <typename X, int fixed>
 struct Horizontal {
   static void run(int taps, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int outputs,
-                  int16_t *out) {
+                  int16_t *out, int step) {
     constexpr int kVectors = X::kRows / X::kWords;
     const int count = fixed != 0 ? fixed : taps;
-    for (int output = 0; output < outputs; ++output, out += 3 * X::kRows, weights += count) {
+    for (int output = 0; output < outputs; ++output, out += step * X::kRows, weights += count) {
       const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * X::kRows;
       typename X::Vector sums[kVectors];
       for (int i = 0; i < kVectors; ++i) {
@@ -127,8 +127,8 @@ struct Horizontal {
 
 template <typename X>
 void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
-                int16_t *out) {
-  with_taps<Horizontal, X>(taps, columns, firsts, weights, outputs, out);
+                int16_t *out, int step) {
+  with_taps<Horizontal, X>(taps, columns, firsts, weights, outputs, out, step);
 }
 
 template <typename X>
