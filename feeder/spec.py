@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
 
-__all__ = ["Augment", "OnBad", "Remainder", "Resample", "Sampler", "StreamSpec"]
+__all__ = ["Augment", "OnBad", "Output", "Remainder", "Resample", "Sampler", "StreamSpec", "image_shape"]
 
 Augment: TypeAlias = Literal["train", "eval", "none"]
 Sampler: TypeAlias = Literal["torchvision", "inception"]
 Resample: TypeAlias = Literal["bilinear", "bicubic", "tf1_bicubic"]
 Remainder: TypeAlias = Literal["drop", "pad", "wrap"]
 OnBad: TypeAlias = Literal["replace", "fail"]
+Output: TypeAlias = Literal["rgb", "yuv420"]
 
 MAX_IMAGE_SIZE = 4096
 """Largest output side in pixels; a 4096-pixel slot is 50 MB, above that a chunk no longer fits a message."""
@@ -24,6 +26,11 @@ MAX_LANES = 2**16
 """Both sides hold arrays of so many numbers for a stream: without a bound, one Open could take all memory. 16
 times the batch of 65,536 that ImageNet was trained with (Jia et al. 2018), and 8 lanes for each of 8,192
 consumers."""
+
+
+def image_shape(output: Output, size: int) -> tuple[int, ...]:
+    """Shape of one image of `size` pixels a side, in values of uint8; see StreamSpec.output."""
+    return (size * size * 3 // 2,) if output == "yuv420" else (size, size, 3)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,10 @@ class StreamSpec:
             whole numbers, never antialiased).
         antialias: widen the kernel when shrinking, as Pillow does.
         reduce: "auto", a lower bound in pixels for the short side, or None: when to decode at 1/2, 1/4, 1/8.
-        output: pixel layout; "rgb" is uint8 [H, W, 3].
+        output: what an image is: "rgb", uint8 [S, S, 3], or "yuv420", uint8 [S * S * 3 / 2], half as many
+            bytes: Y, uint8 [S, S], from byte 0, Cb, uint8 [S / 2, S / 2], from byte S * S, and Cr, as large,
+            from byte S * S * 5 / 4, in the full range of JFIF (BT.601). Chroma is the mean of 2x2 of what it
+            is at output size, so it sits amid its four pixels, as in a JPEG. S is even.
         shuffle: permute each lane anew every epoch; otherwise records come in shard order.
         remainder: what happens to records that do not fill a step.
         on_bad: "replace" or "fail"; where remainder is "pad", a replaced record is masked instead.
@@ -61,7 +71,7 @@ class StreamSpec:
     resample: Resample = "bilinear"
     antialias: bool = True
     reduce: Literal["auto"] | int | None = "auto"
-    output: Literal["rgb"] = "rgb"
+    output: Output = "rgb"
     shuffle: bool = True
     remainder: Remainder = "drop"
     on_bad: OnBad = "replace"
@@ -83,14 +93,15 @@ class StreamSpec:
             ("augment", Augment),
             ("sampler", Sampler),
             ("resample", Resample),
+            ("output", Output),
             ("remainder", Remainder),
             ("on_bad", OnBad),
         ):
             value = getattr(self, name)
             if value not in get_args(choices):
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
-        if self.output != "rgb":
-            raise ConfigError(f"output must be 'rgb', got {self.output!r}")
+        if self.output == "yuv420" and self.image_size % 2:
+            raise ConfigError(f"output 'yuv420' needs an even image_size, got {self.image_size}")
         if not (self.reduce in ("auto", None) or (isinstance(self.reduce, int) and self.reduce >= 1)):
             raise ConfigError(f"reduce must be 'auto', None or a number of pixels, got {self.reduce!r}")
 
@@ -102,7 +113,12 @@ class StreamSpec:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image in a batch."""
-        return self.image_size * self.image_size * 3
+        return math.prod(self.image_shape)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one image in a batch, in values of uint8."""
+        return image_shape(self.output, self.image_size)
 
     def differences(self, other: StreamSpec) -> list[str]:
         """Lines of "field: this, other" for each field that differs, in field order."""

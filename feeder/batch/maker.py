@@ -260,8 +260,8 @@ class ChunkMaker:
 
         Args:
             fetched: n slots of a step.
-            out: uint8 [n, image_size, image_size, 3], C-contiguous; [m, ...] with `places`. Other images of
-                it are not touched.
+            out: uint8 [n, *spec.image_shape], C-contiguous; [m, ...] with `places`. Other images of it are
+                not touched.
             places: int64 [n], which image of `out` each slot is; None: they are its images in turn.
 
         Raises:
@@ -284,7 +284,7 @@ class ChunkMaker:
         self._keep(fetched)
         if records.min() < 0:
             padding = records < 0
-            out[padding if places is None else places[padding]] = 0
+            self._blank(out, padding if places is None else places[padding])
             status[padding] = SlotStatus.PADDING
         if not bad:
             return MadeChunk(records, labels, status, ())
@@ -319,7 +319,7 @@ class ChunkMaker:
             run.images,
             windows,
             flips,
-            run.out,
+            self._slots(run.out),
             resample=spec.resample,
             antialias=spec.antialias,
             reductions=scales,
@@ -340,6 +340,16 @@ class ChunkMaker:
                 if reasons[position] is None
             )
         return reasons
+
+    def _slots(self, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Images of a batch as the decoder's slots."""
+        return out if self.spec.output == "rgb" else out.reshape(len(out), -1, self.spec.image_size)
+
+    def _blank(self, out: NDArray[np.uint8], places: NDArray[np.bool_] | NDArray[np.int64] | int) -> None:
+        """Makes images black, which is 128 in chroma."""
+        out[places] = 0
+        if self.spec.output == "yuv420":
+            out[places, self.spec.image_size**2 :] = 128
 
     def _scales(self, sizes: NDArray[np.int32]) -> NDArray[np.uint8]:
         """The scales to decode images of some sizes at: uint8 [n], each 1, 2, 4 or 8."""
@@ -384,7 +394,7 @@ class ChunkMaker:
         for position in positions:
             place = position if places is None else int(places[position])
             if self.spec.remainder == "pad":
-                out[place] = 0
+                self._blank(out, place)
                 labels[position] = MASKED_LABEL
                 made.status[position] = SlotStatus.BAD
                 continue

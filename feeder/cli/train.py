@@ -48,6 +48,7 @@ _CHANGEABLE = (
     "steps",
     "batch_size",
     "image_size",
+    "pixels",
     "base_rate",
     "rate",
     "space_to_depth",
@@ -86,6 +87,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     length.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")
     changes.add_argument("--batch-size", type=int, metavar="N", help="images a step")
     changes.add_argument("--image-size", type=int, metavar="N", help="side in pixels")
+    changes.add_argument(
+        "--pixels",
+        choices=("rgb", "yuv420"),
+        help="how images come; yuv420 is half the bytes, and made RGB on the device",
+    )
     rate = changes.add_mutually_exclusive_group()
     rate.add_argument("--base-rate", type=float, metavar="X", help="learning rate for a batch of 256")
     rate.add_argument("--rate", type=float, metavar="X", help="peak learning rate, whatever the batch")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.client.pixels import split_planes
 from feeder.order import Position
 from feeder.wire.messages import BadRecordInfo, Chunk, SlotStatus
 
@@ -26,7 +27,8 @@ class Batch:
     count: it copies what it wants to keep.
 
     Attributes:
-        images: uint8 [B, H, W, 3], RGB, contiguous; zero where masked.
+        images: contiguous, and black where masked. With output "rgb" uint8 [B, S, S, 3]; with "yuv420" uint8
+            [B, S * S * 3 / 2], see `planes`.
         labels: int32 [B], from 0; -1 where masked.
         mask: bool [B]; False where the slot holds no sample: padding, or in evaluation a bad record.
         position: where a stream goes on after this batch; see `Client.stream(start=...)`.
@@ -36,6 +38,16 @@ class Batch:
     labels: NDArray[np.int32]
     mask: NDArray[np.bool_]
     position: Position
+
+    def planes(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
+        """Y [B, S, S], Cb and Cr [B, S / 2, S / 2] of a batch with output "yuv420", views of `images`: JFIF's
+        full range, 128 is no colour, and a sample of Cb or Cr lies amid its 2x2 pixels.
+
+        Raises:
+            ConfigError: the batch is RGB.
+        """
+        y, cb, cr = split_planes(self.images)
+        return y, cb, cr
 
 
 class Assembly:

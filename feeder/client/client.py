@@ -24,7 +24,7 @@ from feeder.client.stream import Stream
 from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
 from feeder.errors import Closed, ConfigError, FeederError, Refused, WorkerUnavailable
 from feeder.order import Order, Position, default_lanes
-from feeder.spec import Augment, OnBad, Remainder, Resample, Sampler, StreamSpec
+from feeder.spec import Augment, OnBad, Output, Remainder, Resample, Sampler, StreamSpec
 from feeder.wire.address import Address, parse_target
 from feeder.wire.channel import open_channel
 from feeder.wire.messages import Open
@@ -149,7 +149,7 @@ class Client:
         resample: Resample = "bilinear",
         antialias: bool = True,
         reduce: Literal["auto"] | int | None = "auto",
-        output: Literal["rgb"] = "rgb",
+        output: Output = "rgb",
         shuffle: bool | None = None,
         remainder: Remainder | Literal["auto"] = "auto",
         on_bad: OnBad = "replace",

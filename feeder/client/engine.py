@@ -108,7 +108,7 @@ class Engine:
         self._beside = beside
         self._watch = None if watched is None else Watch(*watched, self._found)
         self._lock = threading.Lock()
-        shape = (len(self._slots), spec.image_size, spec.image_size, 3)
+        shape = (len(self._slots), *spec.image_shape)
         self._sharing = Sharing(transport, shape, depth, self._lock)
         #: Holds something when a batch is ready, or a worker's state changed. No Condition: its wait is
         #: Python, and a KeyboardInterrupt within would leave the lock as nobody expects it.

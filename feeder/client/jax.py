@@ -1,4 +1,5 @@
-"""Batches as JAX arrays: transfer ahead of use, sharded if asked for, normalised on the device."""
+"""Batches as JAX arrays: transfer ahead of use, sharded if asked for, made RGB and normalised on the
+device."""
 
 from __future__ import annotations
 
@@ -13,15 +14,11 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from feeder.client.batch import Batch
+from feeder.client.pixels import MEAN, STD, Chroma, split_planes, to_rgb
 from feeder.errors import ConfigError
 from feeder.order import Position
 
-__all__ = ["MEAN", "STD", "DeviceBatch", "normalize", "prefetch_to_device"]
-
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-"""Of ImageNet's R, G, B on a scale of 0 to 1, as the MLPerf ResNet-50 reference and torchvision's weights use
-them."""
+__all__ = ["MEAN", "STD", "DeviceBatch", "normalize", "prefetch_to_device", "yuv420_to_rgb"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +26,8 @@ class DeviceBatch:
     """A Batch on the device.
 
     Attributes:
-        images: uint8 [B, H, W, 3]; B is the global batch where the sharding spans several processes.
+        images: uint8 [B, S, S, 3], or [B, S * S * 3 / 2] with output "yuv420"; B is the global batch where
+            the sharding spans several processes.
         labels: int32 [B], -1 where masked.
         mask: bool [B].
         position: where a stream goes on after this batch.
@@ -104,7 +102,7 @@ def normalize(
     no pass of its own.
 
     Args:
-        images: uint8 [..., 3].
+        images: [..., 3], uint8, or floating point on the same scale, as `yuv420_to_rgb` gives it.
         dtype: of the result, which has the same shape.
         mean: of each channel, in [0, 1].
         std: of each channel, more than 0.
@@ -112,3 +110,22 @@ def normalize(
     scale = 1.0 / (255.0 * np.asarray(std, np.float32))
     shift = -np.asarray(mean, np.float32) / np.asarray(std, np.float32)
     return (images.astype(jnp.float32) * scale + shift).astype(dtype)
+
+
+def yuv420_to_rgb(images: jax.Array, dtype: DTypeLike = jnp.float32, chroma: Chroma = "smooth") -> jax.Array:
+    """RGB of batches with output "yuv420"; for use inside jit, as in `normalize(yuv420_to_rgb(images))`.
+
+    Args:
+        images: uint8 [..., S * S * 3 / 2].
+        dtype: of the result; whole numbers are rounded.
+        chroma: on its way to twice the size: "smooth", weighed 3/4 and 1/4 as libjpeg does it, or "nearest".
+
+    Returns:
+        [..., S, S, 3] in [0, 255], computed in float32.
+
+    Raises:
+        ConfigError: the images are no YUV 4:2:0, or `chroma` is unknown.
+    """
+    y, cb, cr = (plane.astype(jnp.float32) for plane in split_planes(images))
+    rgb = jnp.stack(to_rgb(jnp, y, cb, cr, chroma), axis=-1)
+    return (jnp.round(rgb) if jnp.issubdtype(dtype, jnp.integer) else rgb).astype(dtype)

@@ -1,4 +1,4 @@
-"""A stream as a PyTorch data set."""
+"""A stream as a PyTorch data set, and its pixels as a model takes them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feeder.client.client import connect
+from feeder.client.pixels import MEAN, STD, Chroma, split_planes, to_rgb
 from feeder.client.stream import Stream
 from feeder.errors import ConfigError
 from feeder.order import Position
 
-__all__ = ["FeederDataset", "TorchBatch"]
+__all__ = ["MEAN", "STD", "FeederDataset", "TorchBatch", "normalize", "yuv420_to_rgb"]
 
 
 class TorchBatch(NamedTuple):
     """A Batch as tensors that share its memory.
 
     Attributes:
-        images: uint8 [B, 3, H, W], channels last in memory.
+        images: uint8 [B, 3, S, S], channels last in memory; with output "yuv420" [B, S * S * 3 / 2].
         labels: int64 [B], -1 where masked.
         mask: bool [B].
         position: where a stream goes on after this batch.
@@ -84,8 +85,9 @@ class FeederDataset(IterableDataset[TorchBatch]):
         epoch = stream.position.epoch
         for batch in stream:
             self._state = stream.state_dict()
+            images = torch.from_numpy(batch.images)
             yield TorchBatch(
-                torch.from_numpy(batch.images).permute(0, 3, 1, 2),
+                images if images.ndim == 2 else images.permute(0, 3, 1, 2),
                 torch.from_numpy(batch.labels).long(),
                 torch.from_numpy(batch.mask),
                 batch.position,
@@ -120,3 +122,44 @@ class FeederDataset(IterableDataset[TorchBatch]):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def yuv420_to_rgb(
+    images: torch.Tensor, dtype: torch.dtype = torch.float32, chroma: Chroma = "smooth"
+) -> torch.Tensor:
+    """RGB of batches with output "yuv420", on the device where `images` is.
+
+    Args:
+        images: uint8 [..., S * S * 3 / 2].
+        dtype: of the result; whole numbers are rounded.
+        chroma: on its way to twice the size: "smooth", weighed 3/4 and 1/4 as libjpeg does it, or "nearest".
+
+    Returns:
+        [..., 3, S, S] in [0, 255], channels last in memory, computed in float32.
+
+    Raises:
+        ConfigError: the images are no YUV 4:2:0, or `chroma` is unknown.
+    """
+    y, cb, cr = (plane.float() for plane in split_planes(images))
+    rgb = torch.stack(to_rgb(torch, y, cb, cr, chroma), dim=-1)
+    rgb = rgb if dtype.is_floating_point else rgb.round()
+    return rgb.to(dtype).movedim(-1, -3)
+
+
+def normalize(
+    images: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> torch.Tensor:
+    """(images / 255 - mean) / std for each channel, computed in float32 on the device where `images` is.
+
+    Args:
+        images: [..., 3, S, S], uint8, or floating point on the same scale, as `yuv420_to_rgb` gives it.
+        dtype: of the result, which has the same shape.
+        mean: of each channel, in [0, 1].
+        std: of each channel, more than 0.
+    """
+    scale = torch.tensor(std, dtype=torch.float32, device=images.device)[:, None, None]
+    shift = torch.tensor(mean, dtype=torch.float32, device=images.device)[:, None, None]
+    return ((images.float() / 255.0 - shift) / scale).to(dtype)

@@ -55,6 +55,7 @@ class Kernel:
         """For each image None, or its status (feeder_status in jpeg_crop.h) and a reason.
 
         Args:
+            out: uint8 [n, H, W, 3], or [n, 3 H / 2, W] of YUV 4:2:0.
             seek: uint8 [n, SEEK_BYTES], what is known of the images, all zero for nothing; read, and written
                 where more was learned.
             outcomes: uint8 [n], set where seek is given: 1 it was used, 2 it was written, 4 it contradicts

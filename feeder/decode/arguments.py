@@ -33,7 +33,7 @@ def check_arguments(
     count = len(images)
     check_array("windows", windows, np.int32, (count, 4))
     check_array("flips", flips, np.bool_, (count,))
-    check_array("out", out, np.uint8, (count if places is None else None, None, None, 3))
+    check_array("out", out, np.uint8, slots_shape(out, count if places is None else None))
     if not out.flags.writeable or out.size == 0 < count:
         raise ConfigError(
             f"out must be writable and not empty, got shape {out.shape}, {out.flags.writeable=}"
@@ -54,6 +54,19 @@ def check_arguments(
         raise ConfigError(
             f"window {index} must be (x >= 0, y >= 0, width >= 1, height >= 1), got {windows[index]}"
         )
+
+
+def slots_shape(out: Any, count: int | None) -> tuple[int | None, ...]:
+    """The shape that `out` must have, of `count` slots: that of YUV 4:2:0 where it has three axes.
+
+    Raises:
+        ConfigError: sides of YUV 4:2:0 that are not even.
+    """
+    if getattr(out, "ndim", 4) != 3:
+        return count, None, None, 3
+    if out.shape[1] % 3 or out.shape[2] % 2:
+        raise ConfigError(f"out must have shape (n, 3 H / 2, W) with even H and W, got {out.shape}")
+    return count, None, None
 
 
 def check_array(name: str, array: Any, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:

@@ -65,8 +65,9 @@ class Decoder(Protocol):
             images: n encoded images; each buffer must keep its bytes during the call.
             windows: int32 [n, 4], (x, y, width, height) in pixels of the full image, within it, not empty.
             flips: bool [n], mirror left and right after the crop.
-            out: uint8 [n, H, W, 3], C-contiguous and writable; [m, H, W, 3] with `places`. Only final pixels
-                are stored.
+            out: uint8 [n, H, W, 3], RGB, or [n, 3 H / 2, W], YUV 4:2:0 (JFIF's full range; H rows of Y, then
+                as H / 4 rows each the planes of Cb and Cr, H / 2 by W / 2; H and W are even), C-contiguous
+                and writable; m slots with `places`. Only final pixels are stored.
             resample: "bilinear", "bicubic" (A = -0.5), or "tf1_bicubic", which never antialiases.
             antialias: whether the filter's support grows with the scale, as Pillow's does.
             reductions: uint8 [n] of 1, 2, 4 or 8: decode a JPEG at 1/r and resample the window from there.

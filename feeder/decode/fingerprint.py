@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from feeder.spec import Resample
 __all__ = ["pixel_digests", "pixel_fingerprint", "probes"]
 
 _OUTPUTS = ((37, 53), (8, 8), (96, 64))  # (height, width): odd, small, and one that also enlarges
+_PLANAR_OUTPUT = (51, 38)  # of YUV 4:2:0: 34 rows of 38 pixels
 _RESAMPLES: tuple[tuple[Resample, bool], ...] = (
     ("bilinear", True),
     ("bilinear", False),
@@ -61,18 +63,17 @@ def pixel_digests(decoder: Decoder) -> tuple[str, dict[str, str]]:
     digest = _Digest(len(names))
     outputs = itertools.cycle(_OUTPUTS)
     for (resample, antialias), reduction, some in itertools.product(_RESAMPLES, REDUCTIONS, windows):
+        settings: dict[str, Any] = {
+            "resample": resample,
+            "antialias": antialias,
+            "reductions": np.full(len(encoded), reduction, np.uint8),
+        }
         out = np.empty((len(encoded), *next(outputs), 3), np.uint8)
-        reasons = decoder.decode(
-            encoded,
-            some,
-            flips,
-            out,
-            resample=resample,
-            antialias=antialias,
-            reductions=np.full(len(encoded), reduction, np.uint8),
-        )
-        _check(names, reasons, decoder)
+        _check(names, decoder.decode(encoded, some, flips, out, **settings), decoder)
         digest.update(out.data)
+        planar = np.empty((len(encoded), *_PLANAR_OUTPUT), np.uint8)
+        _check(names, decoder.decode(encoded, some, flips, planar, **settings), decoder)
+        digest.update(planar.data)
     each = [one.hexdigest()[:8] for one in digest.each]
     return f"{decoder.name.split()[0]}-{digest.whole.hexdigest()[:32]}", dict(zip(names, each, strict=True))
 

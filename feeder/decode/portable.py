@@ -16,6 +16,7 @@ from feeder.decode.header import DEFAULT_LIMITS, Limits, read_header
 from feeder.decode.pillow import decode_cmyk, decode_jpeg, decode_other
 from feeder.decode.resize import crop_resize
 from feeder.decode.seek import SeekPoints
+from feeder.decode.yuv420 import rgb_to_yuv420
 from feeder.errors import Closed, ConfigError, DataError
 from feeder.spec import Resample
 
@@ -49,7 +50,7 @@ def decode_window(
     Args:
         data: encoded bytes.
         window: (x, y, width, height) in pixels of the image.
-        out: uint8 [H, W, 3].
+        out: uint8 [H, W, 3], RGB, or [3 H / 2, W], YUV 4:2:0, as a slot of `Decoder.decode`.
         limits: bounds on what the image may ask for.
         reduction: 1, 2, 4 or 8: scale to decode at; what is not an RGB, YCbCr or gray JPEG ignores it.
         flip: mirror left and right.
@@ -76,9 +77,12 @@ def decode_window(
         else:
             least = -(-header.height // reduction), -(-header.width // reduction)
             pixels = decode_jpeg(data, header, least=least)
+        rgb = out if out.ndim == 3 else np.empty((out.shape[0] // 3 * 2, out.shape[1], 3), np.uint8)
         crop_resize(
-            pixels, window, out, reduction=reduction, flip=flip, resample=resample, antialias=antialias
+            pixels, window, rgb, reduction=reduction, flip=flip, resample=resample, antialias=antialias
         )
+        if rgb is not out:
+            rgb_to_yuv420(rgb, out)
     except DataError as error:
         return str(error)
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
-from feeder.spec import Augment, Sampler
+from feeder.spec import Augment, Output, Sampler, image_shape
 
 __all__ = [
     "DEPTHS",
@@ -63,6 +63,8 @@ class TrainConfig:
         steps: optimiser steps; at least 1, or None.
         batch_size: images of one step; at least 1.
         image_size: output side in pixels of training and evaluation images.
+        pixels: how they come from the workers: "rgb", or "yuv420", half as many bytes, of which the step
+            makes RGB; the image size is even then.
         arch: "resnet", or "alexnet_bn", see feeder.trainer.alexnet.
         depth: layers of the ResNet, a key of DEPTHS; AlexNet has no choice.
         width: features of the ResNet's first stage; of AlexNet 64 is the paper's width.
@@ -101,6 +103,7 @@ class TrainConfig:
     steps: int | None = None
     batch_size: int = 256
     image_size: int = 224
+    pixels: Output = "rgb"
     arch: Arch = "resnet"
     depth: int = 50
     width: int = 64
@@ -180,6 +183,7 @@ class TrainConfig:
             raise ConfigError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {self.depth}")
         for name, choices in (
             ("arch", Arch),
+            ("pixels", Output),
             ("compute_dtype", ComputeType),
             ("decay", Decay),
             ("optimizer", Rule),
@@ -193,6 +197,8 @@ class TrainConfig:
             raise ConfigError(f"boundaries belong to decay 'step', got {self.decay!r} and {self.boundaries}")
         if list(self.boundaries) != sorted(self.boundaries) or not all(0 < b < 1 for b in self.boundaries):
             raise ConfigError(f"boundaries must be ascending shares in (0, 1), got {self.boundaries}")
+        if self.pixels == "yuv420" and self.image_size % 2:
+            raise ConfigError(f"pixels 'yuv420' need an even image size, got {self.image_size}")
         self._check_optimizer()
         self._check_arch()
 
@@ -219,6 +225,11 @@ class TrainConfig:
             raise ConfigError(
                 f"AlexNet needs images of {ALEXNET_LEAST_SIZE} pixels or more, got {self.image_size}"
             )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one image as it comes, in values of uint8; see feeder.spec.StreamSpec.output."""
+        return image_shape(self.pixels, self.image_size)
 
     @property
     def peak_rate(self) -> float:

@@ -69,6 +69,7 @@ def evaluate(
         consumer_index=jax.process_index(),
         consumer_count=jax.process_count(),
         image_size=config.image_size,
+        output=config.pixels,
         augment="eval",
         sampler=config.sampler,
         epochs=1,

@@ -145,6 +145,7 @@ def train(
                 consumer_count=processes,
                 seed=config.seed,
                 image_size=config.image_size,
+                output=config.pixels,
                 augment=config.augment,
                 sampler=config.sampler,
                 shuffle=True,

@@ -203,10 +203,10 @@ class Parallel:
 
     def _shapes(self) -> tuple[Any, Any, Any]:
         """Shapes, types and shardings of images, labels and mask."""
-        count, size = self._config.batch_size, self._config.image_size
+        count = self._config.batch_size
         shape = partial(jax.ShapeDtypeStruct, sharding=self.replicas.batch)
         return (
-            shape((count, size, size, 3), jnp.uint8),
+            shape((count, *self._config.input_shape), jnp.uint8),
             shape((count,), jnp.int32),
             shape((count,), jnp.bool_),
         )

@@ -154,7 +154,7 @@ def make_plan(config: TrainConfig, records: int, *, devices: int = 1, step_s: fl
     state = jax.eval_shape(partial(make_state, config, make_optimizer(config, schedule)))
     around = {0, 1, warmup - 1, warmup, warmup + 1, steps - 1}
     shown = np.array(sorted(step for step in around if 0 <= step < steps))
-    input_bytes = config.batch_size * config.image_size**2 * CHANNELS
+    input_bytes = config.batch_size * math.prod(config.input_shape)
     images_per_s = None if step_s is None else config.batch_size / step_s
     return Plan(
         records=records,

@@ -1,6 +1,7 @@
 """The train and eval steps of a replica: pure functions of a state and a batch as it came from the worker.
 
-Images go to the device as uint8 and are normalised there, inside the compiled step.
+Images go to the device as uint8; they are made RGB there if they are not, and normalised, inside the compiled
+step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from feeder.client.jax import normalize
+from feeder.client.jax import normalize, yuv420_to_rgb
 from feeder.trainer.alexnet import AlexNetBN
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.model import Norm, NormMaker, ResNet
@@ -175,12 +176,12 @@ def make_state(
 def make_train_step(
     config: TrainConfig, optimizer: optax.GradientTransformation, replica: Replica = ALONE
 ) -> TrainStep:
-    """The function (state, images uint8 [B, H, W, 3], labels int32 [B]) to (state, StepResult) of a replica,
-    with its part of the batch; the result is that of all replicas together."""
+    """The function (state, images uint8 [B, *config.input_shape], labels int32 [B]) to (state, StepResult) of
+    a replica, with its part of the batch; the result is that of all replicas together."""
     model = make_model(config, partial(Norm, axes=replica.norm_axes))
 
     def train_step(state: State, images: jax.Array, labels: jax.Array) -> tuple[State, StepResult]:
-        inputs = normalize(images, jnp.dtype(config.compute_dtype))
+        inputs = _inputs(config, images)
         targets = optax.smooth_labels(jax.nn.one_hot(labels, config.classes), config.label_smoothing)
 
         def loss_of(params: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
@@ -213,12 +214,12 @@ def make_train_step(
 
 
 def make_eval_step(config: TrainConfig, replica: Replica = ALONE) -> EvalStep:
-    """The function (state, images uint8 [B, H, W, 3], labels int32 [B], mask bool [B]) to EvalSums of a
-    replica, with its part of the batch; the sums are over all replicas."""
+    """The function (state, images uint8 [B, *config.input_shape], labels int32 [B], mask bool [B]) to
+    EvalSums of a replica, with its part of the batch; the sums are over all replicas."""
     model = make_model(config)
 
     def eval_step(state: State, images: jax.Array, labels: jax.Array, mask: jax.Array) -> EvalSums:
-        inputs = normalize(images, jnp.dtype(config.compute_dtype))
+        inputs = _inputs(config, images)
         variables = {"params": state.params, "batch_stats": state.batch_stats}
         logits: Any = model.apply(variables, inputs, train=False)
         losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, config.classes))
@@ -231,6 +232,13 @@ def make_eval_step(config: TrainConfig, replica: Replica = ALONE) -> EvalStep:
         )
 
     return eval_step
+
+
+def _inputs(config: TrainConfig, images: jax.Array) -> jax.Array:
+    """What the model takes, [B, S, S, 3] in its compute type, of images as they come."""
+    if config.pixels == "yuv420":
+        images = yuv420_to_rgb(images)
+    return normalize(images, jnp.dtype(config.compute_dtype))
 
 
 def _key(config: TrainConfig) -> jax.Array:

@@ -67,7 +67,7 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
     spec, arena = opened.maker.spec, opened.arena
     slots = len(job.request.slots)
     if arena is not None and job.request.destination is not None:
-        with arena.writing(job.request, spec.image_size) as target:
+        with arena.writing(job.request, spec.image_shape) as target:
             if target is not None:
                 made = make(*target)
                 bad = bad_infos(spec, made.bad)
@@ -111,5 +111,5 @@ def bad_infos(spec: StreamSpec, found: tuple[FoundBad, ...]) -> list[BadRecordIn
 
 
 def images_of(pixels: NDArray[np.uint8], slots: int, spec: StreamSpec) -> NDArray[np.uint8]:
-    """uint8 [slots * image_bytes] as the images of a batch, uint8 [slots, H, W, 3]."""
-    return pixels.reshape(slots, spec.image_size, spec.image_size, 3)
+    """uint8 [slots * image_bytes] as the images of a batch, uint8 [slots, *image_shape]."""
+    return pixels.reshape(slots, *spec.image_shape)

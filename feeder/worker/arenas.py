@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import mmap
 import os
 import secrets
@@ -55,7 +56,7 @@ _MAX_PATH_BYTES = 107  # sun_path of sockaddr_un holds 108 with its closing zero
 
 
 class Target(NamedTuple):
-    """Where a chunk's pixels go: images of `out`, uint8 [m, H, W, 3]; `places`, int64 [n], one of them a
+    """Where a chunk's pixels go: images of `out`, uint8 [m, *image_shape]; `places`, int64 [n], one of them a
     slot."""
 
     out: NDArray[np.uint8]
@@ -94,7 +95,7 @@ class Arena:
             )
 
     @contextlib.contextmanager
-    def writing(self, request: ChunkRequest, image_size: int) -> Iterator[Target | None]:
+    def writing(self, request: ChunkRequest, image_shape: tuple[int, ...]) -> Iterator[Target | None]:
         """Where the pixels of a checked request go; None where the arena has ended. What is written is in its
         place when the context ends, and nothing is written after it."""
         with self._lock:
@@ -104,7 +105,7 @@ class Arena:
             yield None
             return
         try:
-            yield self._target(memory, request, image_size)
+            yield self._target(memory, request, image_shape)
         finally:
             del memory
             with self._lock:
@@ -113,13 +114,15 @@ class Arena:
             if finished:
                 self._finish()
 
-    def _target(self, memory: NDArray[np.uint8], request: ChunkRequest, image_size: int) -> Target:
+    def _target(
+        self, memory: NDArray[np.uint8], request: ChunkRequest, image_shape: tuple[int, ...]
+    ) -> Target:
         assert request.destination is not None
         buffer, offset = request.destination
         first, count = request.slots[0], request.slots[-1] - request.slots[0] + 1
         begin = buffer * self._buffer_bytes + offset
-        out = memory[begin : begin + count * image_size**2 * 3]
-        return Target(out.reshape(count, image_size, image_size, 3), np.array(request.slots) - first)
+        out = memory[begin : begin + count * math.prod(image_shape)]
+        return Target(out.reshape(count, *image_shape), np.array(request.slots) - first)
 
     def end(self) -> None:
         """Lets nobody begin to write; does nothing the second time."""

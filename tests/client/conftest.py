@@ -105,9 +105,9 @@ class ScriptedWorker:
         """Fills the images of a request's destination with one value each."""
         assert self.arena is not None
         self.arena.check(request, self.opening.spec.image_bytes)
-        with self.arena.writing(request, self.opening.spec.image_size) as target:
+        with self.arena.writing(request, self.opening.spec.image_shape) as target:
             if target is not None:
-                target.out[target.places] = np.reshape(values, (-1, 1, 1, 1))
+                target.out[target.places] = np.reshape(values, (-1, *[1] * (target.out.ndim - 1)))
 
     def placed(self, request: ChunkRequest) -> bytes:
         """The answer where a request has a destination."""

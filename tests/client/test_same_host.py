@@ -301,7 +301,7 @@ def test_a_connection_that_ends_keeps_its_buffers_until_its_socket_ends(
     writing, go_on = threading.Event(), threading.Event()
 
     def stuck(worker: Any, request: ChunkRequest) -> bytes | None:
-        with worker.arena.writing(request, 4) as target:
+        with worker.arena.writing(request, (4, 4, 3)) as target:
             writing.set()
             assert go_on.wait(DEADLINE_S)
             if target is not None:

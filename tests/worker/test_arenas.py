@@ -78,7 +78,7 @@ def test_what_is_written_is_in_the_clients_buffer(arenas: Arenas, client: Client
     batch[:] = 7
     wanted = request((11, 13, 14), 2, 3 * IMAGE)
     arena.check(wanted, IMAGE)
-    with arena.writing(wanted, SIDE) as target:
+    with arena.writing(wanted, (SIDE, SIDE, 3)) as target:
         assert target is not None
         assert target.places.tolist() == [0, 2, 3]
         for number, place in enumerate(target.places):
@@ -117,11 +117,11 @@ def test_who_ends_waits_for_who_writes(arenas: Arenas, client: ClientArena) -> N
     handover = hand_over(client, arenas.path)
     arena = arenas.claim(handover.token)
     assert arena is not None
-    with arena.writing(request((0,)), SIDE) as target:
+    with arena.writing(request((0,)), (SIDE, SIDE, 3)) as target:
         handover.cancel()
         until(lambda: arena._ended)
         assert not handover.ended(0.1)
-        with arena.writing(request((1,)), SIDE) as late:
+        with arena.writing(request((1,)), (SIDE, SIDE, 3)) as late:
             assert late is None
         del target
     assert handover.ended(DEADLINE_S)
