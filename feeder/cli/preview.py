@@ -47,6 +47,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--image-size", type=int, default=224, metavar="N", help="side in pixels (default: %(default)s)"
     )
     parser.add_argument(
+        "--pixels",
+        choices=["rgb", "yuv420"],
+        default="rgb",
+        help="how the images are made; yuv420 has half the bytes, and is shown as RGB again (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
         "--augment",
         choices=["train", "eval", "none"],
         default="train",
@@ -72,12 +79,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _preview(args: argparse.Namespace) -> int:
     from feeder.cli.sheet import label_names, save_sheet
+    from feeder.client.pixels import yuv420_to_rgb
 
     if not 1 <= args.images <= 1024:
         raise ConfigError(f"--images must be in [1, 1024], got {args.images}")
     if args.connect is None and args.dataset is not None:
         raise ConfigError("--dataset goes with --connect: it says which of the workers' data sets")
     images, labels = _remote_batch(args) if args.connect else _local_batch(args)
+    if args.pixels == "yuv420":
+        images = yuv420_to_rgb(images)
     names = label_names(args.data or [])
     save_sheet(args.output, images, [names.get(label, str(label)) for label in labels])
     made = "1 image" if len(images) == 1 else f"{len(images)} images"
@@ -97,6 +107,7 @@ def _remote_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int
             batch_size=args.images,
             seed=args.seed,
             image_size=args.image_size,
+            output=args.pixels,
             augment=args.augment,
             sampler=args.sampler,
             remainder="pad",
@@ -142,11 +153,12 @@ def _local_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int]
             lanes=default_lanes(len(dataset), args.images, 1),
             seed=args.seed,
             image_size=args.image_size,
+            output=args.pixels,
             augment=args.augment,
             sampler=args.sampler,
             remainder="pad",
         )
-        out = np.empty((args.images, args.image_size, args.image_size, 3), np.uint8)
+        out = np.empty((args.images, *spec.image_shape), np.uint8)
         maker = ChunkMaker(dataset, decoder, spec)
         made = maker.make(maker.fetch(0, 0, range(args.images)), out)
         for bad in made.bad:

@@ -91,8 +91,14 @@ bool hash_pixels(const feeder::Level &level, Hash *hash) {
     geometry.filter = static_cast<feeder_filter>(draw(random, 0, 2));
     geometry.antialias = draw(random, 0, 1) == 0;
     geometry.flip = draw(random, 0, 1) == 0;
+    if (round % 3 == 0) {
+      geometry.output = FEEDER_YUV420;
+      geometry.out_width += geometry.out_width % 2;
+      geometry.out_height += geometry.out_height % 2;
+    }
     // Of its very size, for AddressSanitizer's sake.
-    std::vector<uint8_t> out(static_cast<size_t>(geometry.out_width * geometry.out_height * 3));
+    const int pixels = geometry.out_width * geometry.out_height;
+    std::vector<uint8_t> out(static_cast<size_t>(geometry.output == FEEDER_YUV420 ? pixels / 2 * 3 : pixels * 3));
     geometry.out = out.data();
     feeder::set_regions(geometry.window, &layout);
     resampler.aim(geometry);

@@ -27,11 +27,17 @@ inline feeder_request choose_request(const Input &input, int width, int height) 
   request.flip = choices[7] & 1;
   request.filter = (choices[7] & 2) != 0 ? FEEDER_BICUBIC : FEEDER_BILINEAR;
   request.antialias = (choices[7] & 12) != 0 ? 1 : 0;
+  if ((choices[7] & 16) != 0) {
+    request.output = FEEDER_YUV420;
+    request.out_width += request.out_width % 2;
+    request.out_height += request.out_height % 2;
+  }
   return request;
 }
 
 inline size_t bytes_of_out(const feeder_request &request) {
-  return static_cast<size_t>(request.out_width) * static_cast<size_t>(request.out_height) * 3;
+  const size_t pixels = static_cast<size_t>(request.out_width) * static_cast<size_t>(request.out_height);
+  return request.output == FEEDER_YUV420 ? pixels / 2 * 3 : pixels * 3;
 }
 
 }  // namespace fuzz

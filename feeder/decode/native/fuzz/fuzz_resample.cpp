@@ -1,6 +1,7 @@
 // Resampling of any planes, windows, boxes and sizes that the input's first bytes choose; the others are the samples.
 // - Every instruction set gives the same pixels, and these are near to those of slow arithmetic in double precision: as
 //   near as the rounding of weights and products allows at worst.
+// - As YUV 4:2:0 they are, to a level or so, what R, G and B of the same size give.
 // - Planes in memory give them too; facts of planes that are no image's are refused, or do no harm.
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "fuzz_input.h"
 #include "resample.h"
+#include "yuv420.h"
 
 namespace {
 
@@ -103,6 +105,11 @@ Case choose(const uint8_t *data, size_t size) {
   chosen.rows_together = 1 << (fine >> 1 & 3);
   chosen.fact = choices.byte();
   chosen.lie = choices.byte();
+  if (choices.byte() % 2 == 1) {
+    geometry.output = FEEDER_YUV420;
+    geometry.out_width += geometry.out_width % 2;
+    geometry.out_height += geometry.out_height % 2;
+  }
   feeder::set_regions(window, &chosen.layout);
   chosen.texture = data + std::min(size, fuzz::kChoices);
   chosen.texture_size = size - std::min(size, fuzz::kChoices);
@@ -135,11 +142,15 @@ void push(const Case &given, feeder::Resampler *resampler, int most) {
   }
 }
 
+size_t bytes_of(feeder_output output, int width, int height) {
+  const size_t pixels = static_cast<size_t>(width) * static_cast<size_t>(height);
+  return output == FEEDER_YUV420 ? pixels / 2 * 3 : pixels * 3;
+}
+
 Bytes resample(const Case &given, const feeder::Level &level) {
   feeder::Resampler resampler(level);
   feeder::Geometry geometry = given.geometry;
-  const size_t bytes = static_cast<size_t>(geometry.out_width) * static_cast<size_t>(geometry.out_height) * 3;
-  Bytes out(bytes, uint8_t{1});
+  Bytes out(bytes_of(geometry.output, geometry.out_width, geometry.out_height), uint8_t{1});
   geometry.out = out.data();
   resampler.aim(geometry);
   if (given.given_up != 0) {
@@ -272,12 +283,48 @@ Raster resample_plane(const Case &given, int component, const Axis &across, cons
 }
 
 // How far a plane may be off, in levels: of each sample that an output is made of, the weight may be off by 1 / 16384,
-// and the product is rounded to 1 / 128, and in the second pass to 1 / 64, of a level.
-double tolerance(const Axis &across, const Axis &down) {
+// and the product is rounded to 1 / 128, and in the second pass to 1 / 64, of a level. A mean of two outputs is made of
+// twice as many.
+double tolerance(const Axis &across, const Axis &down, int outputs = 1) {
   constexpr double kWeight = 1.0 / 16384, kSamples = 128;
-  const double rows = (down.most + 3) * (kWeight * kSamples + 0.5 / 128);
-  const double columns = (across.most + 3) * (kWeight * kSamples * down.gain + 0.5 / 64);
+  const double rows = (outputs * down.most + 3) * (kWeight * kSamples + 0.5 / 128);
+  const double columns = (outputs * across.most + 3) * (kWeight * kSamples * down.gain + 0.5 / 64);
   return rows * across.gain + columns;
+}
+
+// YUV 4:2:0 of planes at output size: chroma is the mean of 2x2. R, G and B are rounded before they are converted.
+void compare_planes(const Case &given, const Bytes &found, std::vector<Raster> *planes, double of_one, double of_two) {
+  const auto width = static_cast<size_t>(given.geometry.out_width), height = static_cast<size_t>(given.geometry.out_height);
+  const bool convert = given.layout.components == 3 && !given.layout.ycc, gray = given.layout.components == 1;
+  for (size_t y = 0; convert && y < height; ++y) {
+    for (size_t x = 0; x < width; ++x) {
+      double rgb[3];
+      for (size_t i = 0; i < 3; ++i) rgb[i] = std::clamp((*planes)[i].at(x, y), 0.0, 255.0);
+      (*planes)[0].at(x, y) = 0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2];
+      (*planes)[1].at(x, y) = 128 - 0.168736 * rgb[0] - 0.331264 * rgb[1] + 0.5 * rgb[2];
+      (*planes)[2].at(x, y) = 128 + 0.5 * rgb[0] - 0.418688 * rgb[1] - 0.081312 * rgb[2];
+    }
+  }
+  Bytes bytes = found;
+  const feeder::Yuv420 out(bytes.data(), given.geometry.out_width, given.geometry.out_height);
+  const auto check = [&](size_t plane, size_t columns, size_t x, size_t y, double expected) {
+    const double off = (plane == 0 || convert ? of_one : of_two) + 0.5 + (convert ? 0.51 : 0.01);
+    const size_t column = given.geometry.flip ? columns - 1 - x : x;
+    const double value = out.plane[plane][y * columns + column];
+    if (std::fabs(std::clamp(expected, 0.0, 255.0) - value) > off) finding("YUV 4:2:0 far from slow arithmetic");
+  };
+  for (size_t y = 0; y < height; ++y) {
+    for (size_t x = 0; x < width; ++x) check(0, width, x, y, (*planes)[0].at(x, y));
+  }
+  for (size_t plane = 1; plane < 3; ++plane) {
+    Raster &raster = (*planes)[plane];
+    for (size_t y = 0; y < height; y += 2) {
+      for (size_t x = 0; x < width; x += 2) {
+        const double sum = raster.at(x, y) + raster.at(x + 1, y) + raster.at(x, y + 1) + raster.at(x + 1, y + 1);
+        check(plane, width / 2, x / 2, y / 2, gray ? 128 : sum / 4);
+      }
+    }
+  }
 }
 
 void compare(const Case &given, const Bytes &found) {
@@ -289,10 +336,14 @@ void compare(const Case &given, const Bytes &found) {
   for (int i = 0; i < 3; ++i) {
     planes.push_back(i < given.layout.components ? resample_plane(given, i, across, down) : planes[0]);
   }
-  // Rounding at the end, and of the products of colour, adds to what chroma may be off.
-  const bool ycc = given.layout.ycc;
-  const double off = tolerance(across, down) * (ycc ? 1 + 1.772 : 1) + 0.5 + (ycc ? 0.1 : 0.01);
   const size_t width = across.outputs.size();
+  const bool ycc = given.layout.ycc;
+  if (geometry.output == FEEDER_YUV420) {
+    compare_planes(given, found, &planes, tolerance(across, down), tolerance(across, down, 2));
+    return;
+  }
+  // Rounding at the end, and of the products of colour, adds to what chroma may be off.
+  const double off = tolerance(across, down) * (ycc ? 1 + 1.772 : 1) + 0.5 + (ycc ? 0.1 : 0.01);
   for (size_t y = 0; y < down.outputs.size(); ++y) {
     for (size_t x = 0; x < width; ++x) {
       double rgb[3] = {planes[0].at(x, y), planes[1].at(x, y), planes[2].at(x, y)};
@@ -359,7 +410,7 @@ feeder_status decode_stored(const Stored &stored, feeder_request request, Bytes 
   }();
   char reason[FEEDER_REASON_BYTES];
   request.planes = &stored.planes;
-  out->assign(static_cast<size_t>(request.out_width) * static_cast<size_t>(request.out_height) * 3, uint8_t{1});
+  out->assign(bytes_of(request.output, request.out_width, request.out_height), uint8_t{1});
   request.out = out->data();
   return feeder_decode(decoder, &request, reason);
 }
@@ -373,6 +424,7 @@ void check_stored(const Case &given, const Bytes &expected) {
   request.width = window.right - window.left;
   request.height = window.bottom - window.top;
   request.reduction = 1;
+  request.output = geometry.output;
   request.out_width = geometry.out_width;
   request.out_height = geometry.out_height;
   request.filter = geometry.filter;
