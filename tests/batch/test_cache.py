@@ -59,7 +59,7 @@ def steps(maker: ChunkMaker, epochs: int = 3) -> list[tuple[Any, ...]]:
     result: list[tuple[Any, ...]] = []
     for epoch in range(epochs):
         for taken in (0, 2, 4):
-            out = np.full((8, SIZE, SIZE, 3), 99, np.uint8)
+            out = np.full((8, *maker.spec.image_shape), 99, np.uint8)
             try:
                 made = maker.make(maker.fetch(epoch, taken, range(8)), out)
             except BadChunk as error:
@@ -95,11 +95,11 @@ def keep(cache: Cache, dataset: Dataset, decoder: Decoder, records: list[int], r
 
 @pytest.mark.parametrize("reduce", [None, "auto", 40])
 @pytest.mark.parametrize("augment", ["train", "eval", "none"])
-@pytest.mark.parametrize("on_bad", ["replace", "fail"])
+@pytest.mark.parametrize(("on_bad", "output"), [("replace", "rgb"), ("fail", "rgb"), ("replace", "yuv420")])
 def test_nothing_depends_on_what_is_cached(
-    dataset: Dataset, decoder: Decoder, cache: Cache, augment: str, reduce: Any, on_bad: str
+    dataset: Dataset, decoder: Decoder, cache: Cache, augment: str, reduce: Any, on_bad: str, output: str
 ) -> None:
-    settings = spec(augment=augment, reduce=reduce, on_bad=on_bad)
+    settings = spec(augment=augment, reduce=reduce, on_bad=on_bad, output=output)
     expected = steps(ChunkMaker(dataset, decoder, settings))
     assert any(len(step) == 2 or step[3] for step in expected)
     maker = ChunkMaker(dataset, decoder, settings, cache.shelf("d"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from feeder.batch import BadChunk, ChunkMaker, FoundBad, MadeChunk
+from feeder.client.pixels import yuv420_to_rgb
 from feeder.decode import Decoder, reductions
 from feeder.errors import ConfigError, StorageError
 from feeder.order import Order, SlotStatus, eval_windows, smallest_window, train_windows
@@ -30,7 +31,7 @@ def spec(**changes: Any) -> StreamSpec:
 
 
 def make(maker: ChunkMaker, epoch: int, taken: int, slots: Sequence[int]) -> Made:
-    out = np.full((len(slots), SIZE, SIZE, 3), 99, np.uint8)
+    out = np.full((len(slots), *maker.spec.image_shape), 99, np.uint8)
     return maker.make(maker.fetch(epoch, taken, slots), out), out
 
 
@@ -48,7 +49,15 @@ def record_at(order: Order, taken: int, slot: int) -> int:
     return int(order.records(0, taken, np.array([slot]))[0])
 
 
-@pytest.mark.parametrize("changes", [{}, {"remainder": "pad", "augment": "eval"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"remainder": "pad", "augment": "eval"},
+        {"output": "yuv420"},
+        {"output": "yuv420", "remainder": "pad", "augment": "eval"},
+    ],
+)
 def test_slots_go_to_the_places_that_are_named(
     open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], damaged: Damaged, changes: dict[str, Any]
 ) -> None:
@@ -59,7 +68,7 @@ def test_slots_go_to_the_places_that_are_named(
     statuses: set[int] = set()
     for taken in range(0, maker.order.steps_per_epoch * maker.spec.per_lane, maker.spec.per_lane):
         made, out = make(maker, 0, taken, range(8))
-        scattered = np.full((11, SIZE, SIZE, 3), 99, np.uint8)
+        scattered = np.full((11, *maker.spec.image_shape), 99, np.uint8)
         twin = maker.make(maker.fetch(0, taken, range(8)), scattered, places)
         assert (scattered[places] == out).all()
         assert (np.delete(scattered, places, axis=0) == 99).all()
@@ -298,3 +307,30 @@ def test_bad_chunks_travel_between_processes() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "s: record 1: crc; and so on"
     assert copy.found == error.found
+
+
+@pytest.mark.parametrize("augment", ["train", "eval"])
+def test_yuv420_shows_what_rgb_shows(
+    open_dataset: OpenDataset, decoder: Decoder, good: list[bytes], damaged: Damaged, augment: str
+) -> None:
+    """The same records, windows and flips; what holds no sample is black."""
+    hurt = damaged(9, lambda image: image[: len(image) // 2])
+    dataset = open_dataset(broken(good[:22], {5: b"no image", 9: hurt}))
+    settings = {"augment": augment, "remainder": "pad" if augment == "eval" else "drop"}
+    rgb = ChunkMaker(dataset, decoder, spec(**settings))
+    yuv = ChunkMaker(dataset, decoder, spec(**settings, output="yuv420"))
+    masked = 0
+    for taken in range(0, rgb.order.steps_per_epoch * rgb.spec.per_lane, rgb.spec.per_lane):
+        one, pixels = make(rgb, 0, taken, range(8))
+        other, planes = make(yuv, 0, taken, range(8))
+        assert (one.records.tolist(), one.status.tolist()) == (other.records.tolist(), other.status.tolist())
+        assert 2 * planes.nbytes == pixels.nbytes
+        again = yuv420_to_rgb(planes).astype(int)
+        for slot in range(8):
+            if one.status[slot] >= SlotStatus.BAD:
+                masked += 1
+                assert not again[slot].any()
+            # Noise with colours of its own: chroma alone is lost.
+            gray = [image[slot] @ (0.299, 0.587, 0.114) for image in (pixels, again)]
+            assert np.abs(gray[0] - gray[1]).mean() < 5
+    assert (masked > 0) == (augment == "eval")

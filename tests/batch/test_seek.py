@@ -58,7 +58,7 @@ def steps(made_by: ChunkMaker, epoch: int) -> list[tuple[Any, ...]]:
     """All that an epoch gives, comparable."""
     result = []
     for taken in (0, 2, 4):
-        out = np.full((8, SIZE, SIZE, 3), 99, np.uint8)
+        out = np.full((8, *made_by.spec.image_shape), 99, np.uint8)
         try:
             made = made_by.make(made_by.fetch(epoch, taken, range(8)), out)
         except BadChunk as error:
@@ -80,10 +80,12 @@ def test_both_sides_agree_on_the_size() -> None:
     assert SEEK_BYTES == POINTS_BYTES
 
 
-@pytest.mark.parametrize("augment", ["train", "eval", "none"])
+@pytest.mark.parametrize(
+    ("augment", "output"), [("train", "rgb"), ("eval", "rgb"), ("none", "rgb"), ("train", "yuv420")]
+)
 @pytest.mark.parametrize("reduce", [None, 12])
 def test_points_are_learned_used_and_change_nothing(
-    write: Write, decoder: Decoder, images: list[bytes], augment: str, reduce: int | None
+    write: Write, decoder: Decoder, images: list[bytes], augment: str, output: str, reduce: int | None
 ) -> None:
     """Story: four epochs with learning, each by a worker that starts anew.
 
@@ -92,14 +94,15 @@ def test_points_are_learned_used_and_change_nothing(
     folder = write(images)
     used = []
     for epoch in range(4):
-        with maker(folder, decoder, "off", augment=augment, reduce=reduce) as plain:
+        settings = {"augment": augment, "reduce": reduce, "output": output}
+        with maker(folder, decoder, "off", **settings) as plain:
             expected = steps(plain, epoch)
-        with maker(folder, decoder, "learn", augment=augment, reduce=reduce) as learning:
+        with maker(folder, decoder, "learn", **settings) as learning:
             assert steps(learning, epoch) == expected
         counters = learning.dataset.seek.counters
         used.append(counters.used)
         assert (counters.refused, counters.torn, counters.dropped) == (0, 0, 0)
-        with maker(folder, decoder, "use", augment=augment, reduce=reduce) as using:
+        with maker(folder, decoder, "use", **settings) as using:
             assert steps(using, epoch) == expected
         assert using.dataset.seek.counters.learned == 0
     assert used[0] == 0

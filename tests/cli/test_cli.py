@@ -264,10 +264,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "shards"
 
 
-@pytest.mark.parametrize("augment", ["train", "eval", "none"])
-def test_preview_of_shards(capsys: Out, shards: Path, tmp_path: Path, augment: str) -> None:
+@pytest.mark.parametrize(
+    ("augment", "pixels"), [("train", "rgb"), ("eval", "rgb"), ("none", "rgb"), ("train", "yuv420")]
+)
+def test_preview_of_shards(capsys: Out, shards: Path, tmp_path: Path, augment: str, pixels: str) -> None:
     sheet = tmp_path / "sheet.png"
-    size = ["--image-size", "32", "--images", "6", "--augment", augment]
+    size = ["--image-size", "32", "--images", "6", "--augment", augment, "--pixels", pixels]
     assert main(["preview", "--data", str(shards), "-o", str(sheet), *size]) == 0
     assert "sheet.png: 6 images" in capsys.readouterr().out
     with Image.open(sheet) as image:
@@ -325,6 +327,7 @@ def test_preview_asks_workers(monkeypatch: pytest.MonkeyPatch, capsys: Out, tmp_
         (["--data", "{}", "--dataset", "d"], "--dataset goes with --connect"),
         (["--data", "{}", "--images", "0"], "--images must be in [1, 1024], got 0"),
         (["--data", "{}", "--image-size", "0"], "image_size must be in [1, 4096]"),
+        (["--data", "{}", "--image-size", "33", "--pixels", "yuv420"], "needs an even image_size, got 33"),
         (["--data", "{}/nothing-*"], "nothing-*"),
     ],
 )

@@ -19,7 +19,7 @@ from feeder.errors import ConfigError
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch.utils.data import DataLoader  # noqa: E402
 
-from feeder.client.torch import FeederDataset  # noqa: E402
+from feeder.client.torch import FeederDataset, yuv420_to_rgb  # noqa: E402
 
 Make = Callable[..., Any]
 TINY: dict[str, Any] = {"batch_size": 8, "image_size": 4}
@@ -46,6 +46,14 @@ def test_tensors_have_the_shapes_that_torch_wants(scripted: Make) -> None:
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert (images.dtype, labels.dtype, mask.dtype) == (torch.uint8, torch.int64, torch.bool)
     assert position.to_dict() == dataset.state_dict()
+    dataset.close()
+
+
+def test_yuv420_comes_as_its_bytes_and_becomes_rgb(scripted: Make) -> None:
+    dataset = FeederDataset(scripted().address, "data", **TINY, output="yuv420")
+    images, _, _, _ = next(iter(DataLoader(dataset, batch_size=None)))
+    assert (images.shape, images.dtype) == ((8, 24), torch.uint8)
+    assert yuv420_to_rgb(images).shape == (8, 3, 4, 4)
     dataset.close()
 
 

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from feeder.client.jax import normalize
+from feeder.client.pixels import yuv420_to_rgb
 from feeder.errors import ConfigError
 from feeder.order import Position
 from feeder.spec import StreamSpec
@@ -47,6 +48,22 @@ def test_an_untrained_net_guesses_and_a_trained_one_has_learnt(config: TrainConf
     assert result.accuracy == 1.0
     assert state.step == 30
     assert result.stray == -1
+
+
+def test_yuv420_is_made_rgb_inside_the_step(config: TrainConfig) -> None:
+    half = dataclasses.replace(config, pixels="yuv420")
+    state = make_state(config, _optimizer(config))
+    images, labels = _batch(config)
+    planes = np.random.default_rng(1).integers(0, 256, (len(labels), *half.input_shape), np.uint8)
+    assert 2 * planes.nbytes == images.nbytes
+    # The one difference is that RGB was rounded on its way.
+    sums = [
+        jax.jit(make_eval_step(one))(state, inputs, labels, jnp.ones(len(labels), bool))
+        for one, inputs in ((config, yuv420_to_rgb(planes)), (half, planes))
+    ]
+    assert float(sums[1].loss) == pytest.approx(float(sums[0].loss), rel=1e-3)
+    with pytest.raises(ConfigError, match="even image size, got 33"):
+        dataclasses.replace(half, image_size=33)
 
 
 def test_same_seed_same_weights(config: TrainConfig) -> None:

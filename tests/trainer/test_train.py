@@ -76,6 +76,15 @@ def test_a_run_that_resumes_is_the_run_that_was_not_killed(
         _losses(config, colours, checkpoint_dir=tmp_path)
 
 
+def test_a_run_learns_from_half_the_bytes(config: TrainConfig, colours: str) -> None:
+    half = dataclasses.replace(config, pixels="yuv420")
+    losses, result = _losses(half, colours, eval_dataset="validation")
+    assert result is not None
+    assert result.eval is not None
+    assert losses[40] < losses[1] / 2
+    assert result.eval.images == 23
+
+
 _KILLED_RUN = """
 import json, os, signal, sys
 from pathlib import Path
