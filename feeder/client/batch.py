@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feeder.client.pixels import split_planes
 from feeder.order import Position
-from feeder.wire.messages import BadRecordInfo, Chunk, SlotStatus
+from feeder.wire.messages import BadRecordInfo, Chunk, Compression, SlotStatus
 
 __all__ = ["Assembly", "Batch", "Landing"]
 
@@ -84,11 +84,13 @@ class Assembly:
     def mismatch(self, slots: tuple[int, ...], chunk: Chunk) -> str | None:
         """Why a chunk cannot be the answer for these slots, or None."""
         expected = 0 if chunk.placed else len(slots) * self.images[0].nbytes
-        if len(chunk.records) == len(slots) and chunk.pixel_bytes == expected:
+        packed = chunk.compression is not Compression.NONE
+        fits = 0 < chunk.pixel_bytes < expected if packed else chunk.pixel_bytes == expected
+        if len(chunk.records) == len(slots) and fits:
             return None
         return (
-            f"{len(chunk.records)} slots with {chunk.pixel_bytes} bytes of pixels came, "
-            f"asked for were {len(slots)} slots with {expected} bytes"
+            f"{len(chunk.records)} slots with {chunk.pixel_bytes} bytes of {'packed ' if packed else ''}"
+            f"pixels came, asked for were {len(slots)} slots with {expected} bytes"
         )
 
     def places(self, slots: tuple[int, ...]) -> list[memoryview]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import grpc
 
 from feeder.client.arguments import boolean, integer, seconds, text
+from feeder.client.compression import Choice, check_choice
 from feeder.client.engine import Engine
 from feeder.client.names import resolve
 from feeder.client.session import Rebalance
@@ -159,6 +160,7 @@ class Client:
         transport: Transport = "auto",
         beside: str | Sequence[str] = (),
         rebalance: Rebalance = "now",
+        compression: Choice = "none",
         stall_timeout_s: float = 60.0,
     ) -> Stream:
         """This consumer's batches of a data set.
@@ -192,6 +194,10 @@ class Client:
             rebalance: when a worker that is new to this stream takes its part: "now", or with the next
                 "epoch", so that decoded images stay where they are cached. One that comes back, and one that
                 comes when no other is left, takes its part at once.
+            compression: of pixels that workers send over the network: "none", "lz4", "zstd", or "auto", which
+                measures and takes whatever costs least time, chunk by chunk. Photos of uint8 lose 7 % with
+                LZ4 and 14 % with zstd (14 and 21 as yuv420), so that it pays below some 40 MB/s. A worker
+                that has not what is asked for sends pixels as they are, see `stats()`.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
 
         Raises:
@@ -206,6 +212,7 @@ class Client:
         transport = _one_of("transport", transport, Transport)
         rebalance = _one_of("rebalance", rebalance, Rebalance)
         near = {str(address) for address in parse_target(beside)} if beside else set()
+        compression = check_choice(compression)
         batch_size = integer("batch_size", batch_size, least=1)
         consumer_count = integer("consumer_count", consumer_count, least=1)
         consumer_index = integer("consumer_index", consumer_index)
@@ -310,6 +317,7 @@ class Client:
                 beside=near,
                 rebalance=rebalance,
                 watched=watched,
+                compression=compression,
                 stall_timeout_s=stall_timeout_s,
             )
 

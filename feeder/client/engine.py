@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from feeder.client.batch import Assembly, Landing
+from feeder.client.compression import Choice
 from feeder.client.link import Link
 from feeder.client.names import Watch
 from feeder.client.session import SUSPECT_AFTER_S, Piece, Rebalance, Request, Session, WorkerView
@@ -58,7 +59,8 @@ class Engine:
     Attributes:
         links: one a worker, by its address; a new dict whenever one comes or goes.
         wait_s: time that `take` waited for a batch.
-        received_bytes: of chunk messages' pixels.
+        received_bytes: of chunk messages' pixels, as they came.
+        saved_bytes: of pixels that need not come, thanks to compression.
         copied_bytes: from connections into batches, and from batch to batch.
     """
 
@@ -74,6 +76,7 @@ class Engine:
         missing: Collection[str],
         depth: int,
         transport: Transport,
+        compression: Choice,
         stall_timeout_s: float,
         beside: Collection[str] = (),
         rebalance: Rebalance = "now",
@@ -82,9 +85,11 @@ class Engine:
         spec = order.spec
         self.wait_s = 0.0
         self.received_bytes = 0
+        self.saved_bytes = 0
         self.copied_bytes = 0
+        self._compression: Choice = compression
         self.links = {
-            str(address): Link(address, opening, self, time.monotonic, missed=str(address) in missing)
+            str(address): Link(address, opening, self, time.monotonic, compression, str(address) in missing)
             for address in addresses
         }
         self._pid = os.getpid()
@@ -338,6 +343,7 @@ class Engine:
         """All pixels of a chunk are in their places."""
         with self._lock:
             landing.assembly.landing.remove(landing.slot)
+            self.saved_bytes += sum(map(len, landing.places)) - chunk.pixel_bytes
             now = self._progress_s = time.monotonic()
             piece = self._session.expects(name, chunk.id)
             if piece is not None:
@@ -384,7 +390,7 @@ class Engine:
                 if name in links or name in self._leaving or self._closed:
                     continue
                 log.info("worker %s is new", name)
-                link = links[name] = Link(address, self._opening, self, time.monotonic)
+                link = links[name] = Link(address, self._opening, self, time.monotonic, self._compression)
                 self._session.joined(name)
                 self._start(link)
             for name in links.keys() - names:

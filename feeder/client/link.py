@@ -6,15 +6,18 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import grpc
+import numpy as np
 
 import feeder
 from feeder.client.batch import Landing
+from feeder.client.compression import Choice, Chooser, unpack
 from feeder.client.workers import WorkerInfo, describe, failure_of
 from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
 from feeder.wire import FEED, MAX_CHUNK_BYTES
@@ -22,7 +25,7 @@ from feeder.wire.address import Address
 from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import CHUNK_START_BYTES, encode_request, parse_chunk_start, parse_reply
-from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, Open, Opened, Reply
+from feeder.wire.messages import Chunk, ChunkRequest, Compression, Draining, Failed, Open, Opened, Reply
 from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["Events", "Link"]
@@ -74,11 +77,14 @@ class Link:
     """Keeps one worker connected until `stop`.
 
     Args:
+        compression: of pixels that come over the network.
         missed: that it is not there was said already.
 
     Attributes:
         name: the worker's address.
         reconnects: connections that were opened after the first.
+        compression: of the last chunk that it sent; None before the first.
+        saved_bytes: of pixels that need not come, thanks to compression.
         error: why there is no connection; None while there is one, and after `stop` ended it.
         refused_since_s: when the worker began to say no; None if its last word was another.
         duplicate: its "no" was that another session of this job and consumer lives.
@@ -90,11 +96,13 @@ class Link:
         opening: Open,
         events: Events,
         clock: Callable[[], float],
-        *,
+        compression: Choice = "none",
         missed: bool = False,
     ) -> None:
         self.name = str(address)
         self.reconnects = 0
+        self.compression: Compression | None = None
+        self.saved_bytes = 0
         self.error: FeederError | None = WorkerUnavailable(f"worker {address} was not reached yet")
         self.refused_since_s: float | None = None
         self.duplicate = False
@@ -104,6 +112,7 @@ class Link:
         self._clock = clock
         self._stopped = False
         self._woken: SimpleQueue[None] = SimpleQueue()
+        self._chooser = Chooser(compression)
         #: What `stop` ends.
         self._call: grpc.Future[pb.DescribeReply] | Call | None = None
         self._connections = 0
@@ -135,6 +144,8 @@ class Link:
 
     def ask(self, request: ChunkRequest) -> None:
         """Sends a request; one made for a connection that was lost meanwhile goes nowhere."""
+        if request.destination is None:
+            request = replace(request, compression=self._chooser.choose())
         self._requests.put(encode_request(request))
 
     def _run(self) -> None:
@@ -228,6 +239,8 @@ class Link:
             else:
                 self._land(call, reply)
         elif isinstance(reply, Opened):
+            if not self._chooser.connected(reply.compressions) and not self._connections:
+                log.warning("worker %s has not the compression asked for: pixels come as they are", self.name)
             self._events.opened(self.name, reply)
             if self._missed:
                 log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
@@ -239,18 +252,31 @@ class Link:
             self._events.replied(self.name, reply)
 
     def _land(self, call: Call, chunk: Chunk) -> None:
+        if chunk.compression is not Compression.NONE and chunk.compression not in self._chooser.codecs:
+            raise ProtocolError(
+                f"worker {self.name}: chunk {chunk.id} is compressed with {chunk.compression.name}, "
+                "which nobody asked for"
+            )
         landing = self._events.arriving(self.name, chunk)
         if landing is None:
             return
-        here = chunk.pixels
+        begun_s = self._clock()
         try:
-            for place in landing.places:
-                part = min(len(place), len(here))
-                place[:part], here = here[:part], here[part:]
-                call.read_into(place[part:])
+            if chunk.compression is Compression.NONE:
+                _read(call, chunk.pixels, landing.places)
+                wire_s, packing_s = self._clock() - begun_s, 0.0
+            else:
+                packed = np.empty(chunk.pixel_bytes, np.uint8).data
+                _read(call, chunk.pixels, [packed])
+                wire_s = self._clock() - begun_s
+                packing_s = chunk.packing_s + _unpack(chunk.compression, packed, landing.places)
         except BaseException:
             self._events.given_up(landing)
             raise
+        pixel_bytes = sum(map(len, landing.places))
+        self.compression = chunk.compression
+        self.saved_bytes += pixel_bytes - chunk.pixel_bytes
+        self._chooser.came(chunk.compression, pixel_bytes, chunk.pixel_bytes, wire_s, packing_s)
         self._events.landed(self.name, chunk, landing)
 
     def _hold(self, call: grpc.Future[pb.DescribeReply] | Call) -> None:
@@ -258,6 +284,25 @@ class Link:
         self._call = call
         if self._stopped:
             call.cancel()
+
+
+def _read(call: Call, here: memoryview, places: Sequence[memoryview]) -> None:
+    """Fills places with the pixels that are here, and those that follow."""
+    for place in places:
+        part = min(len(place), len(here))
+        place[:part], here = here[:part], here[part:]
+        call.read_into(place[part:])
+
+
+def _unpack(compression: Compression, packed: memoryview, places: Sequence[memoryview]) -> float:
+    """Fills places; returns the processor time that it took in seconds. Not straight into them: a batch that
+    another worker completed meanwhile may be copied or in use, and must never see but final bytes."""
+    begun_s = time.thread_time()
+    pixels = np.empty(sum(map(len, places)), np.uint8).data
+    unpack(compression, packed, pixels)
+    for place in places:
+        place[:], pixels = pixels[: len(place)], pixels[len(place) :]
+    return time.thread_time() - begun_s
 
 
 def _send(call: Call, requests: SimpleQueue[bytes | None]) -> None:

@@ -39,6 +39,8 @@ class WorkerStats:
             "grpc"; empty before it was connected.
         beside: it is on this host, see `beside` of `Client.stream`.
         late_after_s: silence after which what it owes is asked from others, too.
+        compression: of the last chunk that it sent: "none", "lz4" or "zstd"; empty before.
+        saved_bytes: of pixels that it need not send, thanks to compression.
     """
 
     state: WorkerState | Literal["closed"]
@@ -52,6 +54,8 @@ class WorkerStats:
     transport: str
     beside: bool
     late_after_s: float
+    compression: str
+    saved_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class StreamStats:
         images: slots handed out, masked ones included.
         batches: handed out.
         wait_s: seconds that the consumer waited for them.
-        received_bytes: of pixels that came over the connections.
+        received_bytes: of pixels that came over the connections, compressed as they were.
+        saved_bytes: of pixels that need not come, thanks to compression.
         copied_bytes: of pixels that this process copied: those that came over the connections, and those of
             batches where a worker that was late may still have written. 0 with "shm", as long as no worker
             fails.
@@ -75,6 +80,7 @@ class StreamStats:
     batches: int
     wait_s: float
     received_bytes: int
+    saved_bytes: int
     copied_bytes: int
     retired: int
     transport: str
@@ -220,6 +226,8 @@ class Stream(Iterator[Batch]):
                 transport=transports.get(name, ""),
                 beside=view.beside,
                 late_after_s=view.late_after_s,
+                compression="" if link.compression is None else link.compression.name.lower(),
+                saved_bytes=link.saved_bytes,
             )
         kinds = sorted(set(transports.values()) or {"grpc"})
         return StreamStats(
@@ -227,6 +235,7 @@ class Stream(Iterator[Batch]):
             batches=batches,
             wait_s=engine.wait_s,
             received_bytes=engine.received_bytes,
+            saved_bytes=engine.saved_bytes,
             copied_bytes=engine.copied_bytes,
             retired=engine.retired,
             transport=kinds[0] if len(kinds) == 1 else "mixed",

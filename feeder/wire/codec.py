@@ -8,6 +8,7 @@ them from the socket into its batch. To anyone else both are ordinary protobuf.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +22,13 @@ from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
     ChunkRequest,
+    Compression,
     Draining,
     Failed,
     FailureKind,
     Open,
     Opened,
+    Packed,
     Reply,
     Request,
     SlotStatus,
@@ -51,10 +54,13 @@ _RECORDS = bytes([2 << 3 | 2])
 _LABELS = bytes([3 << 3 | 2])
 _STATUS = bytes([4 << 3 | 2])
 _BAD = bytes([5 << 3 | 2])
+_COMPRESSION = bytes([7 << 3])
+_PACKING_S = bytes([8 << 3 | 1])
 _PIXELS = bytes([15 << 3 | 2])
 _ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_STATUS = max(SlotStatus)
+_NAMES = {kind: pb.Compression.Name(kind) for kind in Compression}
 
 CHUNK_START_BYTES = 1024
 """Enough for what precedes the pixels of MAX_SLOTS slots: 13 bytes a slot, tags, lengths and the number."""
@@ -72,8 +78,8 @@ def _varint(value: int) -> bytes:
 class ChunkFrame:
     """Layout of the FeedReply that carries a chunk of `slots` images of `image_bytes` bytes each.
 
-    All of it is known before the pixels are, except the list of bad records: that is rare, and costs a copy
-    (`with_bad`).
+    All of it is known before the pixels are, except the list of bad records, which is rare, and what pixels
+    are compressed to: these cost a copy (`changed`).
 
     Attributes:
         size: bytes of the whole message.
@@ -116,16 +122,20 @@ class ChunkFrame:
         head[self._status_at : self._status_at + self.slots] = status.astype(np.uint8, copy=False).tobytes()
         message[: self.pixels_at] = np.frombuffer(head, np.uint8)
 
-    def with_bad(self, message: bytes, bad: Sequence[BadRecordInfo]) -> bytes:
-        """A copy of a filled message that also lists `bad`."""
-        listed = []
+    def changed(self, message: bytes, bad: Sequence[BadRecordInfo], packed: Packed | None = None) -> bytes:
+        """A copy of a filled message that also lists `bad`, and has its pixels `packed`."""
+        listed: list[bytes] = []
         for info in bad:
             encoded = bad_to_proto(info).SerializeToString()
             listed += [_BAD, _varint(len(encoded)), encoded]
         view = memoryview(message)
         fields_at = self._records_at - len(_RECORDS) - len(_varint(8 * self.slots)) - len(self._id)
         fields_end = self._status_at + self.slots
-        body: list[bytes | memoryview] = [view[fields_at:fields_end], *listed, view[fields_end:]]
+        pixels: list[bytes | memoryview] = [view[fields_end:]]
+        if packed is not None:
+            described = pb.Chunk(compression=_NAMES[packed.compression], packing_s=packed.packing_s)
+            pixels = [described.SerializeToString(), _PIXELS, _varint(len(packed.pixels)), packed.pixels]
+        body: list[bytes | memoryview] = [view[fields_at:fields_end], *listed, *pixels]
         return b"".join([_REPLY_CHUNK, _varint(sum(map(len, body))), *body])
 
 
@@ -159,7 +169,13 @@ def encode_request(request: Request) -> bytes:
             arena=request.arena,
         )
         return pb.FeedRequest(open=message).SerializeToString()
-    chunk = pb.ChunkRequest(id=request.id, epoch=request.epoch, taken=request.taken, slots=request.slots)
+    chunk = pb.ChunkRequest(
+        id=request.id,
+        epoch=request.epoch,
+        taken=request.taken,
+        slots=request.slots,
+        compression=_NAMES[request.compression],
+    )
     if request.destination is not None:
         chunk.destination.buffer, chunk.destination.offset = request.destination
     return pb.FeedRequest(chunk=chunk).SerializeToString()
@@ -184,7 +200,8 @@ def parse_request(data: bytes) -> Request:
         destination = None
         if chunk.HasField("destination"):
             destination = (chunk.destination.buffer, chunk.destination.offset)
-        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination)
+        compression = _compression(chunk.compression) or Compression.NONE  # what a newer client may have
+        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination, compression)
     if kind == "open":
         opening = message.open
         for field, value in (*opening.ListFields(), *opening.spec.ListFields()):
@@ -210,7 +227,10 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
     """A FeedReply as bytes; chunks are made with ChunkFrame and `encode_placed`."""
     if isinstance(reply, Opened):
         opened = pb.Opened(
-            worker_id=reply.worker_id, max_outstanding=reply.max_outstanding, arena=reply.arena
+            worker_id=reply.worker_id,
+            max_outstanding=reply.max_outstanding,
+            arena=reply.arena,
+            compressions=[_NAMES[kind] for kind in reply.compressions],
         )
         return pb.FeedReply(opened=opened).SerializeToString()
     if isinstance(reply, Failed):
@@ -254,7 +274,14 @@ def parse_reply(data: bytes) -> Reply:
     if kind == "chunk":
         return _checked(_chunk(message.chunk))
     if kind == "opened":
-        return Opened(message.opened.worker_id, message.opened.max_outstanding, message.opened.arena)
+        opened = message.opened
+        known = (_compression(kind) for kind in opened.compressions)
+        return Opened(
+            opened.worker_id,
+            opened.max_outstanding,
+            opened.arena,
+            tuple(kind for kind in known if kind is not None),
+        )
     if kind == "draining":
         return Draining()
     if kind == "failed":
@@ -272,7 +299,20 @@ def parse_reply(data: bytes) -> Reply:
     raise ProtocolError("a FeedReply without any known kind came: is the worker of a newer version?")
 
 
+def _compression(value: int) -> Compression | None:
+    """None where only something newer knows it."""
+    try:
+        return Compression(value)
+    except ValueError:
+        return None
+
+
 def _chunk(message: pb.Chunk) -> Chunk:
+    compression = _compression(message.compression)
+    if compression is None:
+        raise ProtocolError(
+            f"chunk {message.id} is compressed with {message.compression}, which nobody asked for"
+        )
     return Chunk(
         message.id,
         np.array(message.records, np.int64),
@@ -282,13 +322,16 @@ def _chunk(message: pb.Chunk) -> Chunk:
         memoryview(message.pixels),
         len(message.pixels),
         message.placed,
+        compression,
+        message.packing_s,
     )
 
 
 def _checked(chunk: Chunk) -> Chunk:
     count = len(chunk.records)
     labels, statuses, nbytes = len(chunk.labels), len(chunk.status), chunk.pixel_bytes
-    if not (count == labels == statuses) or count == 0 or nbytes % count or (chunk.placed and nbytes):
+    uneven = chunk.compression is Compression.NONE and nbytes % max(1, count)
+    if not (count == labels == statuses) or count == 0 or uneven or (chunk.placed and nbytes):
         raise ProtocolError(
             f"chunk {chunk.id} holds {count} records, {labels} labels, {statuses} statuses and "
             f"{nbytes} bytes of pixels, which do not fit together"
@@ -329,15 +372,27 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
                 return None
             arrays.append(np.frombuffer(data, dtype, length // dtype.itemsize, at))
             at += length
+        compression, packing_s = Compression.NONE, 0.0
+        if data.startswith(_COMPRESSION, at):
+            compression, at = Compression(data[at + 1]), at + 2
+        if data.startswith(_PACKING_S, at):
+            (packing_s,), at = struct.unpack_from("<d", data, at + 1), at + 9
         if not data.startswith(_PIXELS, at):
             return None
         length, at = _read_varint(data, at + 1)
-    except (IndexError, ValueError):  # it ends early
+    except (
+        IndexError,
+        ValueError,
+        struct.error,
+    ):  # it ends early, or is compressed with what only another knows
         return None
     if at + length != size or request >> 64:
         return None
     records, labels, status = arrays
-    return _checked(Chunk(request, records, labels, status, (), memoryview(data)[at:], length))
+    pixels = memoryview(data)[at:]
+    return _checked(
+        Chunk(request, records, labels, status, (), pixels, length, False, compression, packing_s)
+    )
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -18,11 +18,13 @@ __all__ = [
     "BadRecordInfo",
     "Chunk",
     "ChunkRequest",
+    "Compression",
     "Draining",
     "Failed",
     "FailureKind",
     "Open",
     "Opened",
+    "Packed",
     "Reply",
     "Request",
     "SlotStatus",
@@ -37,6 +39,14 @@ class FailureKind(IntEnum):
     STORAGE = 2
     INVALID = 3
     INTERNAL = 4
+
+
+class Compression(IntEnum):
+    """Of a chunk's pixels on their way; COMPRESSION_* of the protocol."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class ChunkRequest:
     """A client's wish for `slots` (ascending, in [0, global_batch)) of the step at (epoch, taken).
 
     `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus
-    the first slot images behind it. None: pixels come in the reply.
+    the first slot images behind it. None: pixels come in the reply, compressed perhaps as `compression` says.
     """
 
     id: int
@@ -78,16 +88,18 @@ class ChunkRequest:
     taken: int
     slots: tuple[int, ...]
     destination: tuple[int, int] | None = None
+    compression: Compression = Compression.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The stream is open; at most `max_outstanding` requests may be unanswered at a time, and name
-    destinations if `arena`."""
+    """The stream is open; at most `max_outstanding` requests may be unanswered at a time, name destinations
+    if `arena`, and ask for `compressions`."""
 
     worker_id: str
     max_outstanding: int
     arena: bool = False
+    compressions: tuple[Compression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,8 +113,10 @@ class Chunk:
         status: uint8 [n], SlotStatus of each slot.
         bad: the records that were found bad on the way.
         pixels: of n images of equal size one after another, those that are here.
-        pixel_bytes: of all of them.
+        pixel_bytes: of all of them, as they come.
         placed: they are at the request's destination; none are here, or will come.
+        compression: of the pixels, all together.
+        packing_s: processor time that compressing them took.
     """
 
     id: int
@@ -113,6 +127,17 @@ class Chunk:
     pixels: memoryview
     pixel_bytes: int
     placed: bool = False
+    compression: Compression = Compression.NONE
+    packing_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Compressed pixels of a chunk, fewer bytes than they were."""
+
+    compression: Compression
+    pixels: bytes
+    packing_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from feeder.wire import max_slots
 from feeder.wire.codec import ChunkFrame, encode_placed
 from feeder.wire.messages import BadRecordInfo, ChunkRequest, Failed, FailureKind
 from feeder.worker.arenas import Arena
+from feeder.worker.packing import pack
 from feeder.worker.scheduler import Job
 from feeder.worker.stream import Answer, Stream
 
@@ -78,10 +79,11 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
     message = np.frombuffer(buffer, np.uint8)
     made = make(images_of(message[frame.pixels_at :], slots, spec), None)
     frame.fill(message, made.records, made.labels, made.status)
+    packed = pack(message[frame.pixels_at :], job.request.compression)
     del message  # finish() wants no view alive
     data = buffer.finish()
-    if made.bad:
-        data = frame.with_bad(data, bad_infos(spec, made.bad))
+    if made.bad or packed is not None:
+        data = frame.changed(data, bad_infos(spec, made.bad), packed)
     return Answer(data, job, slots)
 
 

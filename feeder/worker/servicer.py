@@ -24,6 +24,7 @@ from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.arenas import Arenas
 from feeder.worker.caching import Caching, EncodedCaching
+from feeder.worker.packing import CODECS
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.sessions import SessionRegistry, Ticket, job_of
@@ -165,7 +166,8 @@ class FeederServicer:
                 daemon=True,
             ).start()
             arena = stream.wait_opened(OPEN_DEADLINE_S)
-            yield encode_reply(Opened(self._identity.worker_id, self._pipeline.max_outstanding, arena))
+            most = self._pipeline.max_outstanding
+            yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS)))
             yield from self._pipeline.answers(stream)
         except Closed:
             return  # the client is gone, there is nobody to tell

@@ -3,7 +3,7 @@ told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from feeder.order import Order
 from feeder.wire import DESCRIBE, FEED, SERVICE
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply, parse_request
-from feeder.wire.messages import ChunkRequest, Open, Opened, SlotStatus
+from feeder.wire.messages import ChunkRequest, Compression, Open, Opened, SlotStatus
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.arenas import Arena, Arenas
 
@@ -39,6 +39,7 @@ class ScriptedWorker:
         fingerprint: str = "f1",
         pixels: str = "p1",
         side: Path | None = None,
+        compressions: Sequence[Compression] = (),
     ) -> None:
         self.script = script or ScriptedWorker.answer
         self.asked = 0
@@ -50,6 +51,7 @@ class ScriptedWorker:
         self.max_outstanding = 4
         self.shift = 0  # added to the record numbers that it says it gives
         self._fingerprint, self._pixels = fingerprint, pixels
+        self._compressions = tuple(compressions)
         self._pool = futures.ThreadPoolExecutor(8)
         self._start("127.0.0.1:0")
 
@@ -84,7 +86,9 @@ class ScriptedWorker:
         self.openings += 1
         arena = self.arena = None if self.arenas is None else self.arenas.claim(opening.arena)
         try:
-            yield encode_reply(Opened("scripted", self.max_outstanding, arena is not None))
+            yield encode_reply(
+                Opened("scripted", self.max_outstanding, arena is not None, self._compressions)
+            )
             for data in requests:
                 request = parse_request(data)
                 assert isinstance(request, ChunkRequest)

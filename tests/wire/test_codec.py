@@ -25,11 +25,13 @@ from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
     ChunkRequest,
+    Compression,
     Draining,
     Failed,
     FailureKind,
     Open,
     Opened,
+    Packed,
 )
 from feeder.wire.v1 import feeder_pb2 as pb
 
@@ -52,7 +54,7 @@ def framed(
     message[frame.pixels_at :] = pixels
     frame.fill(message, records, labels, status)
     data = message.tobytes()
-    return frame.with_bad(data, bad) if bad else data
+    return frame.changed(data, bad) if bad else data
 
 
 @st.composite
@@ -87,6 +89,43 @@ def test_frame_is_what_protobuf_reads(chunk: pb.Chunk) -> None:
         [BadRecordInfo(b.dataset, b.record, b.shard, b.index, b.reason) for b in chunk.bad],
     )
     assert pb.FeedReply.FromString(data) == pb.FeedReply(chunk=chunk)
+
+
+@given(chunks(), st.sampled_from([Compression.LZ4, Compression.ZSTD]), st.floats(0, 9), st.binary(min_size=1))
+def test_packed_pixels_are_what_protobuf_reads(
+    chunk: pb.Chunk, compression: Compression, packing_s: float, packed: bytes
+) -> None:
+    chunk.id = max(1, chunk.id)
+    bad = [BadRecordInfo(b.dataset, b.record, b.shard, b.index, b.reason) for b in chunk.bad]
+    frame = ChunkFrame(chunk.id, len(chunk.records), len(chunk.pixels) // len(chunk.records))
+    message = np.empty(frame.size, np.uint8)
+    arrays = np.array(chunk.records, np.int64), np.array(chunk.labels, np.int32)
+    frame.fill(message, *arrays, np.frombuffer(chunk.status, np.uint8))
+    data = frame.changed(message.tobytes(), bad, Packed(compression, packed, packing_s))
+    chunk.compression, chunk.packing_s, chunk.pixels = int(compression), packing_s, packed
+    assert pb.FeedReply.FromString(data) == pb.FeedReply(chunk=chunk)
+    for parsed in (parse_reply(data), None if bad else parse_chunk_start(data, len(data))):
+        if parsed is not None:
+            assert isinstance(parsed, Chunk)
+            assert (parsed.compression, parsed.packing_s) == (compression, packing_s)
+            assert (bytes(parsed.pixels), parsed.pixel_bytes) == (packed, len(packed))
+    assert bad or parse_chunk_start(data[:CHUNK_START_BYTES], len(data)) is not None
+
+
+def test_compressions_that_are_not_known_yet() -> None:
+    newer = pb.Chunk(id=1, records=[1], labels=[1], status=b"\0", compression=9, pixels=b"12")  # type: ignore[arg-type]
+    data = pb.FeedReply(chunk=newer).SerializeToString()
+    assert parse_chunk_start(data, len(data)) is None
+    with pytest.raises(ProtocolError, match="chunk 1 is compressed with 9, which nobody asked for"):
+        parse_reply(data)
+    asked = pb.ChunkRequest(id=1, slots=[0], compression=9)  # type: ignore[arg-type]
+    request = parse_request(pb.FeedRequest(chunk=asked).SerializeToString())
+    assert isinstance(request, ChunkRequest)
+    assert request.compression is Compression.NONE
+    opened = pb.FeedReply(opened=pb.Opened(worker_id="w", compressions=[9, 2]))  # type: ignore[list-item]
+    reply = parse_reply(opened.SerializeToString())
+    assert isinstance(reply, Opened)
+    assert reply.compressions == (Compression.ZSTD,)
 
 
 @given(chunks())

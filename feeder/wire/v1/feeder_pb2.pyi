@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_NONE: _ClassVar[Compression]
+    COMPRESSION_LZ4: _ClassVar[Compression]
+    COMPRESSION_ZSTD: _ClassVar[Compression]
+
 class SlotStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SLOT_STATUS_OWN: _ClassVar[SlotStatus]
@@ -21,6 +27,9 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_STORAGE: _ClassVar[FailureKind]
     FAILURE_KIND_INVALID: _ClassVar[FailureKind]
     FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
+COMPRESSION_NONE: Compression
+COMPRESSION_LZ4: Compression
+COMPRESSION_ZSTD: Compression
 SLOT_STATUS_OWN: SlotStatus
 SLOT_STATUS_SUBSTITUTE: SlotStatus
 SLOT_STATUS_BAD: SlotStatus
@@ -237,18 +246,20 @@ class Spec(_message.Message):
     def __init__(self, dataset: _Optional[str] = ..., seed: _Optional[int] = ..., global_batch: _Optional[int] = ..., lanes: _Optional[int] = ..., image_size: _Optional[int] = ..., augment: _Optional[str] = ..., sampler: _Optional[str] = ..., resample: _Optional[str] = ..., antialias: bool = ..., reduce: _Optional[str] = ..., output: _Optional[str] = ..., shuffle: bool = ..., remainder: _Optional[str] = ..., on_bad: _Optional[str] = ...) -> None: ...
 
 class ChunkRequest(_message.Message):
-    __slots__ = ("id", "epoch", "taken", "slots", "destination")
+    __slots__ = ("id", "epoch", "taken", "slots", "destination", "compression")
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     id: int
     epoch: int
     taken: int
     slots: _containers.RepeatedScalarFieldContainer[int]
     destination: Destination
-    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ...) -> None: ...
+    compression: Compression
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
 
 class Destination(_message.Message):
     __slots__ = ("buffer", "offset")
@@ -271,23 +282,27 @@ class FeedReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., failed: _Optional[_Union[ChunkFailed, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("worker_id", "max_outstanding", "arena")
+    __slots__ = ("worker_id", "max_outstanding", "arena", "compressions")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSIONS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     max_outstanding: int
     arena: bool
-    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ...) -> None: ...
+    compressions: _containers.RepeatedScalarFieldContainer[Compression]
+    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "records", "labels", "status", "bad", "placed", "pixels")
+    __slots__ = ("id", "records", "labels", "status", "bad", "placed", "compression", "packing_s", "pixels")
     ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     BAD_FIELD_NUMBER: _ClassVar[int]
     PLACED_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    PACKING_S_FIELD_NUMBER: _ClassVar[int]
     PIXELS_FIELD_NUMBER: _ClassVar[int]
     id: int
     records: _containers.RepeatedScalarFieldContainer[int]
@@ -295,8 +310,10 @@ class Chunk(_message.Message):
     status: bytes
     bad: _containers.RepeatedCompositeFieldContainer[BadRecordInfo]
     placed: bool
+    compression: Compression
+    packing_s: float
     pixels: bytes
-    def __init__(self, id: _Optional[int] = ..., records: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[int]] = ..., status: _Optional[bytes] = ..., bad: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., placed: bool = ..., pixels: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., records: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[int]] = ..., status: _Optional[bytes] = ..., bad: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., placed: bool = ..., compression: _Optional[_Union[Compression, str]] = ..., packing_s: _Optional[float] = ..., pixels: _Optional[bytes] = ...) -> None: ...
 
 class BadRecordInfo(_message.Message):
     __slots__ = ("dataset", "record", "shard", "index", "reason")
