@@ -377,6 +377,15 @@ class Engine:
         with self._lock:
             landing.assembly.landing.remove(landing.slot)
 
+    def spoiled(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
+        """A chunk came whose pixels are none: as if the worker had failed to make it."""
+        with self._lock:
+            now = time.monotonic()
+            self._sharing.confirmed(name, chunk.id)
+            self._session.failed(name, chunk.id, error, now, final=False)
+            self._wake()
+            self._send(now)
+
     # For the watch.
 
     def _found(self, addresses: list[Address]) -> None:

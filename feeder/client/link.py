@@ -67,6 +67,9 @@ class Events(Protocol):
 
     def given_up(self, landing: Landing) -> None: ...
 
+    def spoiled(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
+        """A chunk came that cannot be made pixels of, and does not land."""
+
     def lost(self, name: str) -> None: ...
 
     def gone(self, name: str) -> None:
@@ -253,10 +256,8 @@ class Link:
 
     def _land(self, call: Call, chunk: Chunk) -> None:
         if chunk.compression is not Compression.NONE and chunk.compression not in self._chooser.codecs:
-            raise ProtocolError(
-                f"worker {self.name}: chunk {chunk.id} is compressed with {chunk.compression.name}, "
-                "which nobody asked for"
-            )
+            self._spoiled(chunk, f"it is compressed with {chunk.compression.name}, which nobody asked for")
+            return
         landing = self._events.arriving(self.name, chunk)
         if landing is None:
             return
@@ -270,6 +271,10 @@ class Link:
                 _read(call, chunk.pixels, [packed])
                 wire_s = self._clock() - begun_s
                 packing_s = chunk.packing_s + _unpack(chunk.compression, packed, landing.places)
+        except ProtocolError as error:
+            self._events.given_up(landing)
+            self._spoiled(chunk, str(error))
+            return
         except BaseException:
             self._events.given_up(landing)
             raise
@@ -278,6 +283,10 @@ class Link:
         self.saved_bytes += pixel_bytes - chunk.pixel_bytes
         self._chooser.came(chunk.compression, pixel_bytes, chunk.pixel_bytes, wire_s, packing_s)
         self._events.landed(self.name, chunk, landing)
+
+    def _spoiled(self, chunk: Chunk, reason: str) -> None:
+        error = ProtocolError(f"worker {self.name}: chunk {chunk.id} has no pixels: {reason}")
+        self._events.spoiled(self.name, chunk, error)
 
     def _hold(self, call: grpc.Future[pb.DescribeReply] | Call) -> None:
         """Keeps the call where `stop` finds it; one that `stop` just missed is cancelled here."""

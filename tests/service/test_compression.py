@@ -19,7 +19,7 @@ BYTES = 2 * 120 * 32 * 32 * 3
 def test_the_same_batches_in_fewer_bytes(
     pair: Any, digest_batches: Callable[..., list[str]], compression: Any
 ) -> None:
-    client = feeder.connect([worker.address for worker in pair])
+    client = feeder.connect(pair[0].address)  # of two, one may be asked for what the other is late with
     with client.stream("data", **SMALL) as stream:
         expected = digest_batches(stream)
         assert (stream.stats().received_bytes, stream.stats().saved_bytes) == (BYTES, 0)
