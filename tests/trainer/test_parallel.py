@@ -163,6 +163,32 @@ def test_a_saved_state_has_the_mean_of_the_groups() -> None:
     jax.tree.map(np.testing.assert_array_equal, saved.opt_state, start.opt_state)
 
 
+def test_evaluation_is_the_same_on_one_device_and_on_two() -> None:
+    """T08: the two train on different samples with statistics of their own, so that their averages differ."""
+    parallel = _parallel(Grid(2, 1), 1, "psum", False)
+    state = parallel.spread(parallel.start())
+    step = parallel.compile_train_step(state)
+    for images, labels in _batches()[:3]:
+        order = np.argsort(labels, kind="stable")  # dark ones go to one device, bright ones to the other
+        state, _ = step(state, *jax.device_put((images[order], labels[order]), parallel.replicas.batch))
+    means = [np.asarray(leaf) for leaf in jax.tree.leaves(state.batch_stats)]
+    assert max(abs(leaf[0] - leaf[1]).max() for leaf in means) > 0.01
+
+    on_two = parallel.for_eval(state)
+    evaluate_on_two = parallel.compile_eval_step(on_two)
+    on_one = jax.device_get(parallel.settle(state))  # as a checkpoint has it
+    evaluate_on_one = jax.jit(make_eval_step(CONFIG))
+    images, labels = _batches()[3]
+    for slots in (np.arange(BATCH), np.roll(np.arange(BATCH), 5)):  # whichever device sees which
+        mask = slots < 11
+        batch = images[slots], labels[slots], mask
+        two = evaluate_on_two(on_two, *jax.device_put(batch, parallel.replicas.batch))
+        one = evaluate_on_one(on_one, *batch)
+        assert (two.correct, two.images) == (one.correct, one.images)
+        assert two.images == 11
+        assert float(two.loss) == pytest.approx(float(one.loss), rel=1e-6)
+
+
 def test_what_does_not_fit() -> None:
     with pytest.raises(ConfigError, match="a mesh of 4x4 needs 16 devices, there are 8"):
         Replicas(Grid(4, 4))
