@@ -29,6 +29,7 @@ import math
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,10 @@ from feeder.trainer.watch import NonFiniteLoss
 
 __all__ = ["SCALE", "TINY", "Scale", "main", "settings"]
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+FEEDER = ("-P", "-m", "feeder")
+"""Python's flags for feeder as it is installed; without -P this checkout's, which has no kernel, would do."""
+
 READY = "feeder worker listening on "
 READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 20.0
@@ -60,6 +65,7 @@ class Scale:
     Attributes:
         classes, images, tested: of the pictures; `tested` are made besides, of another seed.
         holdout: share of `images` for the validation split.
+        side: longer side in pixels of the pictures in the shards, at most.
         image_size: side in pixels of the random crops.
         small, large: batches.
         epochs: of every run.
@@ -75,6 +81,7 @@ class Scale:
     images: int = 2816
     tested: int = 1000
     holdout: float = 0.25
+    side: int = 72
     image_size: int = 16
     small: int = 16
     large: int = 512
@@ -215,7 +222,7 @@ def _finite(value: float) -> float | None:
 def prepare(scale: Scale, folder: Path, python: str) -> dict[str, str]:
     """Makes the pictures and packs them, unless it was done; the patterns of the three data sets."""
     stamp = folder / "scale.json"
-    wanted = json.dumps([scale.classes, scale.images, scale.holdout, scale.tested])
+    wanted = json.dumps([scale.classes, scale.images, scale.holdout, scale.tested, scale.side])
     if not stamp.exists() or stamp.read_text() != wanted:
         if folder.exists():
             shutil.rmtree(folder)
@@ -230,6 +237,7 @@ def prepare(scale: Scale, folder: Path, python: str) -> dict[str, str]:
                 *("synth", str(photos), "--images", str(images), "--classes", str(scale.classes)),
                 *("--seed", str(seed)),
             )
+            _run(python, "-m", "bench.experiments.pictures", str(photos), str(scale.side))
             _feeder(
                 python,
                 *("pack", str(photos), str(folder / "shards"), "--shards", "2", "--name", name),
@@ -259,7 +267,7 @@ def worker(sets: Mapping[str, str], python: str, log: Path) -> Iterator[str]:
     with (
         open(log, "w") as stderr,
         subprocess.Popen(
-            [python, "-m", "feeder", "worker", *flags], stdout=subprocess.PIPE, stderr=stderr, text=True
+            [python, *FEEDER, "worker", *flags], stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
         try:
@@ -288,11 +296,21 @@ def thrifty(cache: Path) -> None:
 
 
 def _feeder(python: str, *command: str) -> None:
-    subprocess.run([python, "-m", "feeder", *command], stdout=subprocess.DEVNULL, check=True)
+    _run(python, *FEEDER, *command)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, check=True)
+
+
+def end_on_sigterm() -> None:
+    """Makes SIGTERM end this process as Ctrl-C does, so that its worker ends, too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the experiment."""
+    end_on_sigterm()
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(description=lines[0])
     parser.add_argument(

@@ -332,6 +332,8 @@ def _summary(args: argparse.Namespace, config: TrainConfig, result: TrainResult)
         rows += [(name, f"{result.eval.accuracy:.1%}"), ("chance", f"{1 / config.classes:.1%}")]
     rows.append(("images/s while training", f"{result.images_per_s:,.0f}"))
     rows.append(("share of that waiting for input", f"{result.input_wait:.1%}"))
+    if result.transfer_overlap is not None:
+        rows.append(("steps whose images were on the device in time", f"{result.transfer_overlap:.1%}"))
     left_out = {
         phase
         for phase, place in (("checkpoint", args.checkpoint_dir), ("eval", args.eval_dataset))

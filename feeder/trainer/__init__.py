@@ -7,6 +7,7 @@ alexnet.py     AlexNet with batch normalisation
 optimizer.py   learning rate over the steps, SGD with momentum
 lars.py        LARS
 step.py        the train and eval steps of a replica
+evaluate.py    accuracy on a whole data set
 watch.py       results of the step before, and what stops a run
 chrono.py      where the time went
 checkpoint.py  weights and data position together

@@ -10,7 +10,7 @@ __all__ = ["PHASES", "Chrono", "Phase"]
 Phase: TypeAlias = Literal["start", "compile", "input", "step", "eval", "checkpoint"]
 
 PHASES: dict[Phase, str] = {
-    "start": "starting: connecting, first weights",
+    "start": "starting: connecting, first batches, first weights",
     "compile": "compiling",
     "input": "waiting for input, device idle",
     "step": "training steps",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections import deque
@@ -57,6 +58,8 @@ class TrainResult:
         eval: on the evaluation set after the last step; None where there is no such set.
         images_per_s: of training, over the time that it ran or waited for input.
         input_wait: share of that time in which the device waited for input, in [0, 1].
+        transfer_overlap: share of steps whose images were on the device by the time it was done with the step
+            before, in [0, 1]: their transfer cost nothing. None where no step followed another.
         spent_s: seconds by phase, see feeder.trainer.chrono.
         workers: images that came from each worker, by address.
     """
@@ -73,6 +76,7 @@ class TrainResult:
     eval: EvalResult | None
     images_per_s: float
     input_wait: float
+    transfer_overlap: float | None
     spent_s: dict[Phase, float]
     workers: dict[str, int]
 
@@ -165,6 +169,9 @@ def train(
         if step >= steps:
             raise ConfigError(f"{checkpoint_dir}: the run is complete, step {step} of {steps} is saved there")
 
+        # The stream connects with the first batch, and fills its queue while the step is compiled.
+        batches = prefetch_to_device(stream, replicas.batch)
+        batches = itertools.chain([next(batches)], batches)
         chrono.enter("compile")
         state = parallel.spread(saved)
         train_step = parallel.compile_train_step(state)
@@ -191,12 +198,13 @@ def train(
 
         # Train. While the device runs a step, the loop fetches the batch of the next one.
         watch = stack.enter_context(Watch(config.classes))
-        batches = prefetch_to_device(stream, replicas.batch)
         recent: deque[Finished] = deque(maxlen=LAST_STEPS)
         first_loss = math.nan
+        followed = there = 0
         tested: EvalResult | None = None
 
-        def settle(asked: float, arrived: float) -> None:
+        def settle(asked: float, arrived: float) -> bool:
+            """Waits for the step before; whether there was one."""
             nonlocal first_loss
             try:
                 finished = watch.settle()
@@ -205,7 +213,7 @@ def train(
                 kept = "none was kept" if saved is None else f"step {saved} is in {checkpoint_dir}"
                 raise NonFiniteLoss(f"{error} ({kept})") from None
             if finished is None:
-                return
+                return False
             # Waiting for input while the device was busy cost nothing: it is step time.
             chrono.move("input", "step", min(max(finished.at - asked, 0.0), arrived - asked))
             if not recent:
@@ -215,6 +223,7 @@ def train(
             listener(finished, steps, spent_s["input"])
             if record is not None:
                 record.step(finished, spent_s)
+            return True
 
         last = False
         while not last:
@@ -223,7 +232,9 @@ def train(
             arrived = chrono.enter("step")
             with profiler.step(step + 1):
                 state, result = train_step(state, batch.images, batch.labels)
-            settle(asked, arrived)  # the step before
+            if settle(asked, arrived):
+                followed += 1
+                there += batch.images.is_ready()
             step += 1
             watch.follow(step, result, batch.labels, position)
             position = batch.position
@@ -263,6 +274,7 @@ def train(
             eval=tested,
             images_per_s=trained / trained_s,
             input_wait=spent_s["input"] / trained_s,
+            transfer_overlap=there / followed if followed else None,
             spent_s=spent_s,
             workers={name: worker.images for name, worker in stream.stats().workers.items()},
         )

@@ -3,14 +3,14 @@ TensorBoard, and a plot.
 
 A line of metrics.jsonl is one of
 
-    {"kind": "start", "step": 0, "planned_steps": ..., "config": {...}}       also where a run goes on
-    {"kind": "step", "step": 1, "loss": ..., "accuracy": ..., "grad_norm": ..., "weight_norm": ..., "rate":
-    ...,
-     "spent_s": {...}}                                                        rate: that the step was made
-     with
-    {"kind": "eval", "step": 700, "images": ..., "accuracy": ..., "loss": ...} {"kind": "end", "step": 700,
-    ...}                                         as feeder.trainer.loop.TrainResult
+    {"kind": "start", "step": 0, "planned_steps": ..., "config": {...}}
+    {"kind": "step", "step": 1, "loss": ..., "accuracy": ..., "grad_norm": ..., "weight_norm": ...,
+     "rate": ..., "spent_s": {...}}
+    {"kind": "eval", "step": 700, "images": ..., "bad": ..., "accuracy": ..., "loss": ...}
+    {"kind": "end", "step": 700, ...}
 
+where a resumed run starts with a "start" of its own, "rate" is what the step was made with, and "end" has
+what feeder.trainer.loop.TrainResult has,
 with seconds by phase (feeder.trainer.chrono) counted from the start or resume of the run.
 """
 

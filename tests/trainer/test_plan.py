@@ -69,6 +69,25 @@ def test_command_needs_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["plan"]["images_per_s"] is None
 
 
+def test_command_plans_a_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--config", "resnet50-lars-32k", "--dry-run", "--mesh", "32x32"]
+    assert main([*command, "--step-time", "0.0312"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for line in (
+        "ResNet-50, 25,557,032 parameters, bfloat16",
+        "3,510 steps, 90.0 epochs of 39 steps (1,281,167 images); 468 steps warm up",
+        "LARS, unscaled form, eta 0.001, epsilon 0, momentum 0.9",
+        "weight decay 0.0001, in the loss",
+        "1 dense/bias, 53 norm/bias, 53 norm/scale",
+        "step 0: 0 step 1: 0.0726496 step 467: 33.9274 step 468: 34 ",
+        "step 469: 33.9777 step 3,509: 0.000114687",
+        "on each of 1,024 devices, at most: weights 102 MB, gradients 102 MB, optimiser 102 MB,",
+        "1,050,256 images/s, 158 GB/s for steps of 0.0312 s; 0:01:50 of steps in all",
+        "34 | **",  # the plot
+    ):
+        assert line in printed
+
+
 def test_training_itself_needs_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", "tiny"]) == 2
     assert "--connect is missing: training needs workers" in capsys.readouterr().err

@@ -135,7 +135,13 @@ def test_a_run_that_is_killed_and_resumed_is_bit_for_bit_the_one_that_was_not(
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     profile = tmp_path / "profile"
-    train(config, colours, "train", checkpoint_dir=whole, log_dir=whole / "log", profile_dir=profile)
+    notes: list[str] = []
+    logged = {"checkpoint_dir": whole, "log_dir": whole / "log", "profile_dir": profile}
+    train(config, colours, "train", note=notes.append, **logged)
+    left_out = "1 dense/bias, 9 norm/bias, 9 norm/scale"
+    assert notes[1] == (
+        f"LARS, unscaled form; weight decay in the loss; without trust ratio and decay: {left_out}"
+    )
     assert list(profile.rglob("*.xplane.pb"))
     settings = json.dumps(dataclasses.asdict(config))
     command = [sys.executable, "-c", _KILLED_RUN, settings, colours, os.fspath(parts)]
@@ -187,12 +193,15 @@ def test_evaluation_counts_each_image_once(config: TrainConfig, colours: str) ->
     assert [note.split(",")[0] for note in notes[2:]] == ["step 20", "step 40"]
     assert sum(result.workers.values()) >= 40 * 20
     assert 0 <= result.input_wait <= 1
+    # A CPU's images are copied before the step begins, so that none is late; no step follows an evaluation.
+    assert result.transfer_overlap == 1
     assert result.spent_s["eval"] > 0
 
 
 def test_time_is_up(config: TrainConfig, colours: str, tmp_path: Path) -> None:
     result = train(config, colours, "train", checkpoint_dir=tmp_path, max_seconds=0.0)
     assert (result.steps, result.planned_steps) == (1, 40)
+    assert result.transfer_overlap is None
     assert (tmp_path / "1").is_dir()
 
 
@@ -234,6 +243,7 @@ def test_command(colours: str, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert "| accuracy on 23 images of 'validation'" in captured.out
     assert "| seconds evaluation " in captured.out
+    assert "| steps whose images were on the device in time " in captured.out
     assert "| seconds checkpoints " not in captured.out  # there is no folder for them
     assert "stopped after" not in captured.out
     assert "step 6/6" in captured.err
