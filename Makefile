@@ -18,7 +18,7 @@ VENV = .venv
 SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' 2>/dev/null | grep -v ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help system demo check format test soak fuzz rivals report experiment-lars experiment-norm protos protos-check clean
+.PHONY: help system demo check format test soak fuzz rivals report experiment-lars experiment-norm experiment-wait protos protos-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -85,6 +85,9 @@ experiment-lars: $(VENV)/worker/.ready $(VENV)/trainer/.ready $(VENV)/report/.re
 
 experiment-norm: $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## batch norm over groups of replicas of two samples, on the CPU; goes on where it was stopped
 	$(VENV)/trainer/bin/python -m bench.experiments.norm --worker-python $(VENV)/worker/bin/python
+
+experiment-wait: $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## how long the training of `tiny` waits for input, worker and trainer on a core each
+	$(VENV)/trainer/bin/python -m bench.experiments.wait --worker-python $(VENV)/worker/bin/python
 
 clean:  ## remove what was built (not the demo's data)
 	rm -rf build $(VENV)

@@ -83,6 +83,8 @@ def markdown(rows: Sequence[Row]) -> str:
         )
     lines += [
         "",
+        f"Mean of LARS less that of the others, in points: {_gaps(rows)}.",
+        "",
         "Accuracy on the validation split, one seed; these points are all that was tried:",
         "",
     ]
@@ -101,7 +103,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "- It shows how the four compare on this task, with this net, at this number of steps. It is no"
         " ImageNet: the pictures are drawn, classes differ in hue and shape, and the net is small.",
         "- Differences below the spread over seeds mean nothing, and with so few seeds the spread is rough.",
-        "- Tuning is one number an arm, one seed, six points. LARS keeps its global rate"
+        f"- Tuning is one number an arm, one seed, {len(scale['rates'])} points. LARS keeps its global rate"
         f" ({scale['lars_rate']:g}), which batch-norm scales and biases move with; tuning it too might help"
         " LARS, as tuning warm-up or momentum might help SGD.",
         "- The scaled arm is the linear rule taken by its word, at a ratio of"
@@ -109,6 +111,18 @@ def markdown(rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _gaps(rows: Sequence[Row]) -> str:
+    means = {
+        arm: statistics.mean(row["accuracy"] for row in rows if row["kind"] == "final" and row["arm"] == arm)
+        for arm in ARMS
+    }
+    return "; ".join(
+        f"{ARMS[arm]} {100 * (means['large-lars'] - mean):+.1f}"
+        for arm, mean in means.items()
+        if arm != "large-lars"
+    )
 
 
 def _at_the_edge(rows: Sequence[Row], arm: str) -> bool:

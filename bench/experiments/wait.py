@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import feeder
-from bench.experiments.lars import SCALE, prepare, thrifty, worker
+from bench.experiments.lars import SCALE, end_on_sigterm, prepare, thrifty, worker
 from bench.harness import environment
 from feeder.errors import ConfigError
 from feeder.trainer.config import load_config
@@ -36,7 +36,9 @@ __all__ = ["main", "markdown", "measure"]
 ROWS = Path(__file__).resolve().parent.parent / "results" / "wait" / "rows.jsonl"
 
 CONFIG = load_config("tiny")
-PICTURES = dataclasses.replace(SCALE, classes=CONFIG.classes, images=2048, holdout=0.0, tested=CONFIG.classes)
+PICTURES = dataclasses.replace(
+    SCALE, classes=CONFIG.classes, images=2048, holdout=0.0, tested=CONFIG.classes, side=512
+)
 
 Row = Mapping[str, Any]
 
@@ -138,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         ConfigError: there is one core only.
     """
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--worker-python", default=sys.executable, metavar="PYTHON", help="has feeder[worker]"
@@ -150,13 +153,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     runs, steps, pictures = args.runs, args.steps, PICTURES
     if args.tiny:
-        runs, steps = 2, (CONFIG.warmup_steps or 0) + 2
-        pictures = dataclasses.replace(PICTURES, images=20 * CONFIG.classes)
+        runs, steps = 1, (CONFIG.warmup_steps or 0) + 1
+        pictures = dataclasses.replace(PICTURES, images=10 * CONFIG.classes)
     cores = sorted(os.sched_getaffinity(0))[-2:]
     if len(cores) < 2:
         raise ConfigError("worker and trainer need a core each, and one can be used")
     folder = args.folder.resolve()
-    sets = prepare(pictures, folder / "data", args.worker_python)
+    sets = {"train": prepare(pictures, folder / "data", args.worker_python)["train"]}
     thrifty(folder / "compiled")
     head = environment(cores, {})
     os.sched_setaffinity(0, cores[:1])  # which the worker inherits

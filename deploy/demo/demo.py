@@ -24,6 +24,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+FEEDER = ("-P", "-m", "feeder")
+"""Python's flags for feeder as it is installed; without -P this checkout's, which has no kernel, would do."""
+
 SYNTH_IMAGES, SYNTH_CLASSES = 2000, 10
 SHARDS = 8
 HOLDOUT = 0.1
@@ -191,8 +194,7 @@ def workers(folder: Path, python: str, data: Data) -> Iterator[list[str]]:
                     subprocess.Popen(
                         [
                             python,
-                            "-m",
-                            "feeder",
+                            *FEEDER,
                             "worker",
                             *sets,
                             "--listen",
@@ -276,7 +278,7 @@ def _train(
 ) -> subprocess.CompletedProcess[str]:
     """Trains; the live line goes to our stderr, the table is what is returned. Exit code 0, or 1 where the
     requirement is missed."""
-    command = [python, "-m", "feeder", "train", "--config", "tiny", "--connect", target, "--dataset", "train"]
+    command = [python, *FEEDER, "train", "--config", "tiny", "--connect", target, "--dataset", "train"]
     if data.holdout:
         command += ["--eval-dataset", "validation"]
     command += ["--classes", str(data.classes), "--batch-size", str(min(BATCH_SIZE, data.records))]
@@ -331,7 +333,7 @@ def _read(descriptor: int) -> bytes:
 
 def _feeder(python: str, *command: str) -> str:
     """Runs a feeder command to its end; what it printed."""
-    done = subprocess.run([python, "-m", "feeder", *command], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([python, *FEEDER, *command], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise DemoError(f"feeder {command[0]} ended with exit code {done.returncode}")
     return done.stdout

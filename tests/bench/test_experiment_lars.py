@@ -79,9 +79,11 @@ def test_best():
 
 def test_page(tmp_path, capsys):
     page = markdown(rows(lars.SCALE))
-    assert "| LARS, large batch, eta tuned | eta 0.002 | 82.0% | 81.0% to 83.0% | 0.250 |" in page
-    assert "rate 0.8 (not tuned) | 82.0% | 81.0% to 83.0% |  (3 diverged) |" in page
+    assert "| LARS, large batch, eta tuned | eta 0.008 | 82.0% | 81.0% to 83.0% | 0.250 |" in page
+    assert "rate 3.2 (not tuned) | 82.0% | 81.0% to 83.0% |  (3 diverged) |" in page
     assert "at the edge of its grid" not in page
+    assert "momentum, small batch +0.0; momentum, large batch, rate scaled linearly +0.0;" in page
+    assert "one seed, 3 points." in page
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(lars.TINY)))
     assert lars_report.main(["--rows", str(path)]) == 0

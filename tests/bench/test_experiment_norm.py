@@ -39,7 +39,7 @@ def rows(scale):
 def test_runs_differ_in_the_span_only_and_the_mesh_can_be_cut_that_way():
     runs = [dataclasses.asdict(norm.settings(norm.FULL, span, 0.1, seed=3)) for span in norm.SPANS]
     assert {name for name in runs[0] for run in runs if run[name] != runs[0][name]} == {"norm_span"}
-    assert [norm.MESH.group(norm.BATCH, span) for span in norm.SPANS] == [1, 2, 4, 8]
+    assert [norm.MESH.group(norm.BATCH, span) for span in norm.SPANS] == [1, 2, 8]
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
@@ -55,6 +55,6 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def test_page():
     page = norm.markdown(rows(norm.FULL))
     assert (
-        "| 2 samples              |        1 |  0.2 |     4.0% |      3.0% to 5.0% |         0.250 |" in page
+        "| 2 samples              |        1 |  0.1 |     4.0% |      3.0% to 5.0% |         0.250 |" in page
     )
     assert "batch 16 on 4x2 simulated replicas; accuracy on 1,000 pictures" in page
