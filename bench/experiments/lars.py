@@ -13,9 +13,11 @@ the same decay; only the batch and the update rule differ:
 
 "small", "large-tuned" and "large-lars" each get one number tuned over a grid of three on a validation split,
 with one seed; then each arm runs with three other seeds (weights and data order) and is scored on pictures
-that neither training nor tuning saw. A row of JSON for each run goes to ROWS as soon as it is done.
+that neither training nor tuning saw. At last each rate of the grid of "small" is scaled and tried at the
+large batch, with the seed of tuning: how much depends on which of them tuning chose. A row of JSON for each
+run goes to ROWS as soon as it is done.
 
-The net is deep and narrow, and the pictures are tiny, so that 21 runs fit a CPU and a rate can be too high: a
+The net is deep and narrow, and the pictures are tiny, so that 24 runs fit a CPU and a rate can be too high: a
 ResNet-8 takes any rate up to 3.2 at a batch of 512 here, and shows no difference.
 """
 
@@ -181,6 +183,8 @@ class Experiment:
         for seed in self._scale.seeds:
             for arm in ARMS:
                 self._one("final", arm, tuned[arm], seed)
+        for rate in self._scale.rates:
+            self._one("probe", "large-scaled", rate * self._scale.large / self._scale.small, seed=0)
 
     def _one(self, stage: str, arm: str, value: float, seed: int) -> None:
         what = {"kind": stage, "arm": arm, "value": value, "seed": seed}
@@ -188,7 +192,7 @@ class Experiment:
             return
         config = settings(self._scale, arm, value, seed)
         began, cpu = time.monotonic(), time.process_time()
-        scored = "validation" if stage == "tuning" else "test"
+        scored = "test" if stage == "final" else "validation"
         try:
             result = train(config, self._address, "train", scored)
         except NonFiniteLoss as error:

@@ -92,6 +92,15 @@ def markdown(rows: Sequence[Row]) -> str:
         tuning = [row for row in rows if row["kind"] == "tuning" and row["arm"] == arm]
         points = ", ".join(f"{row['value']:g}: {row['accuracy']:.1%}" for row in tuning)
         lines.append(f"- {ARMS[arm]} ({'eta' if arm == 'large-lars' else 'rate'}): {points}")
+    probes = [row for row in rows if row["kind"] == "probe"]
+    if probes:
+        ratio = scale["large"] / scale["small"]
+        points = ", ".join(
+            f"{row['value'] / ratio:g} to {row['value']:g}: {row['accuracy']:.1%}" for row in probes
+        )
+        lines.append(
+            f"- the linear rule from each rate of the small batch, which tuning did not look at: {points}"
+        )
     edges = [arm for arm in ("small", "large-tuned", "large-lars") if _at_the_edge(rows, arm)]
     if edges:
         names = ", ".join(ARMS[arm] for arm in edges)

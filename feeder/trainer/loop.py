@@ -234,7 +234,7 @@ def train(
                 state, result = train_step(state, batch.images, batch.labels)
             if settle(asked, arrived):
                 followed += 1
-                there += batch.images.is_ready()
+                there += batch.images.is_ready()  # type: ignore[attr-defined]
             step += 1
             watch.follow(step, result, batch.labels, position)
             position = batch.position
