@@ -183,8 +183,9 @@ class Experiment:
         for seed in self._scale.seeds:
             for arm in ARMS:
                 self._one("final", arm, tuned[arm], seed)
-        for rate in self._scale.rates:
-            self._one("probe", "large-scaled", rate * self._scale.large / self._scale.small, seed=0)
+        scaled = {rate * self._scale.large / self._scale.small for rate in self._scale.rates}
+        for value in sorted(scaled - set(self._scale.large_rates)):  # those have been tried
+            self._one("probe", "large-scaled", value, seed=0)
 
     def _one(self, stage: str, arm: str, value: float, seed: int) -> None:
         what = {"kind": stage, "arm": arm, "value": value, "seed": seed}

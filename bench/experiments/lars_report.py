@@ -92,15 +92,7 @@ def markdown(rows: Sequence[Row]) -> str:
         tuning = [row for row in rows if row["kind"] == "tuning" and row["arm"] == arm]
         points = ", ".join(f"{row['value']:g}: {row['accuracy']:.1%}" for row in tuning)
         lines.append(f"- {ARMS[arm]} ({'eta' if arm == 'large-lars' else 'rate'}): {points}")
-    probes = [row for row in rows if row["kind"] == "probe"]
-    if probes:
-        ratio = scale["large"] / scale["small"]
-        points = ", ".join(
-            f"{row['value'] / ratio:g} to {row['value']:g}: {row['accuracy']:.1%}" for row in probes
-        )
-        lines.append(
-            f"- the linear rule from each rate of the small batch, which tuning did not look at: {points}"
-        )
+    lines.append(f"- the linear rule from each rate of the small batch, one seed: {_probes(rows)}")
     edges = [arm for arm in ("small", "large-tuned", "large-lars") if _at_the_edge(rows, arm)]
     if edges:
         names = ", ".join(ARMS[arm] for arm in edges)
@@ -120,6 +112,18 @@ def markdown(rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _probes(rows: Sequence[Row]) -> str:
+    """What became of each rate of the small batch, scaled; some of them were in the grid of the tuned arm."""
+    ratio = rows[0]["large"] / rows[0]["small"]
+    tried = {
+        row["value"]: row["accuracy"]
+        for row in rows
+        if row["kind"] == "probe" or (row["kind"] == "tuning" and row["arm"] == "large-tuned")
+    }
+    scaled = [(rate, rate * ratio) for rate in rows[0]["rates"]]
+    return ", ".join(f"{rate:g} to {value:g}: {tried[value]:.1%}" for rate, value in scaled if value in tried)
 
 
 def _gaps(rows: Sequence[Row]) -> str:
