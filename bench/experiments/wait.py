@@ -37,7 +37,7 @@ ROWS = Path(__file__).resolve().parent.parent / "results" / "wait" / "rows.jsonl
 
 CONFIG = load_config("tiny")
 PICTURES = dataclasses.replace(
-    SCALE, classes=CONFIG.classes, images=2048, holdout=0.0, tested=CONFIG.classes, side=512
+    SCALE, classes=CONFIG.classes, images=1024, holdout=0.0, tested=CONFIG.classes, side=512
 )
 
 Row = Mapping[str, Any]
