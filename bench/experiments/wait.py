@@ -67,7 +67,6 @@ def measure(address: str, *, runs: int, steps: int) -> list[Row]:
                 "step_ms": round(1e3 * result.spent_s["step"] / done, 3),
                 "cpu_seconds": round(time.process_time() - cpu, 1),
                 "images_per_s": round(result.images_per_s, 1),
-                "transfer_overlap": result.transfer_overlap,
                 "load_average": round(os.getloadavg()[0], 2),
             }
         )
@@ -98,7 +97,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """The page."""
     machine, worker_row, *runs = rows
     waits = [run["input_wait"] for run in runs]
-    lines = [("run", "load", "step, ms", "waiting a step, ms", "share of the time", "on the device in time")]
+    lines = [("run", "load", "step, ms", "waiting a step, ms", "share of the time")]
     lines += [
         (
             f"{number + 1}",
@@ -106,7 +105,6 @@ def markdown(rows: Sequence[Row]) -> str:
             f"{run['step_ms']:.1f}",
             f"{run['input_ms_per_step']:.3f}",
             f"{run['input_wait']:.2%}",
-            f"{run['transfer_overlap']:.1%}",
         )
         for number, run in enumerate(runs)
     ]

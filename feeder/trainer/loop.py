@@ -59,7 +59,8 @@ class TrainResult:
         images_per_s: of training, over the time that it ran or waited for input.
         input_wait: share of that time in which the device waited for input, in [0, 1].
         transfer_overlap: share of steps whose images were on the device by the time it was done with the step
-            before, in [0, 1]: their transfer cost nothing. None where no step followed another.
+            before, in [0, 1]: their transfer cost nothing. It is for accelerators: on a CPU copies and steps
+            take turns on the same threads. None where no step followed another.
         spent_s: seconds by phase, see feeder.trainer.chrono.
         workers: images that came from each worker, by address.
     """

@@ -32,7 +32,6 @@ def test_page():
         "input_ms_per_step": 0.0625,
         "step_ms": 62.5,
         "images_per_s": 1024.0,
-        "transfer_overlap": 1.0,
         "load_average": 2.0,
     }
     page = wait.markdown([machine, worker, run, {**run, "input_wait": 0.003}, run])
@@ -61,7 +60,6 @@ def test_measures(tmp_path):
     assert worker["images_per_s"] > 0
     assert run["steps"] == 51
     assert 0 <= run["input_wait"] <= 1
-    assert 0 <= run["transfer_overlap"] <= 1
     assert (tmp_path / "README.md").read_text() in done.stdout
 
 
