@@ -17,8 +17,8 @@ that neither training nor tuning saw. At last each rate of the grid of "small" i
 large batch, with the seed of tuning: how much depends on which of them tuning chose. A row of JSON for each
 run goes to ROWS as soon as it is done.
 
-The net is deep and narrow, and the pictures are tiny, so that all runs fit a CPU and a rate can be too high: a
-ResNet-8 takes any rate up to 3.2 at a batch of 512 here, and shows no difference.
+The net is deep and narrow, and the pictures are tiny, so that all runs fit a CPU and a rate can be too high:
+a ResNet-8 takes any rate up to 3.2 at a batch of 512 here, and shows no difference.
 """
 
 from __future__ import annotations
