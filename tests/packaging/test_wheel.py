@@ -20,11 +20,11 @@ from feeder.records.formats import build_index
 from feeder.records.tfrecord import frame
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_INPUTS = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "feeder")
+BUILD_INPUTS = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "feeder", "protos")
 
 
-def _build(folder: Path, **environment: str) -> tuple[Path, str]:
-    """Builds a wheel from a copy of the sources; returns it and what the build printed."""
+def _sources(folder: Path) -> Path:
+    """A copy of what is built, without environments and what was built before."""
     source = folder / "source"
     source.mkdir()
     for name in BUILD_INPUTS:
@@ -33,6 +33,12 @@ def _build(folder: Path, **environment: str) -> tuple[Path, str]:
             shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy(path, source / name)
+    return source
+
+
+def _build(folder: Path, **environment: str) -> tuple[Path, str]:
+    """Builds a wheel from a copy of the sources; returns it and what the build printed."""
+    source = _sources(folder)
     command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*command, "--wheel-dir", str(folder / "wheels"), str(source)],
@@ -138,7 +144,16 @@ def test_a_client_imports_nothing_that_reads_or_decodes(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_the_source_distribution_has_what_a_build_needs(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)],
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--sdist",
+            "--no-isolation",
+            "--outdir",
+            tmp_path,
+            _sources(tmp_path),
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
@@ -146,6 +161,6 @@ def test_the_source_distribution_has_what_a_build_needs(tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
     tracked = subprocess.run(
-        ["git", "ls-files", "feeder", "protos", *BUILD_INPUTS], cwd=ROOT, capture_output=True, text=True
+        ["git", "ls-files", *BUILD_INPUTS], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
     assert {name for name in tracked if "/fuzz/corpus/" not in name} <= names
