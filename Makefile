@@ -41,7 +41,7 @@ format: $(VENV)/dev/.ready  ## rewrite the sources as `make check` wants them
 	$(VENV)/dev/bin/ruff format .
 
 test: $(VENV)/dev/.ready $(if $(TORCH),$(VENV)/dev/.torch)  ## the whole suite, at most 12 minutes on two cores
-	$(VENV)/dev/bin/pytest -m 'not soak' -n auto --maxprocesses 4 --dist loadfile
+	$(VENV)/dev/bin/pytest -m 'not soak' -n 3 --dist loadfile --no-loadscope-reorder  # three, since many tests wait
 
 soak: $(VENV)/dev/.ready  ## proofs that take long: memory over epochs, thousands of damaged images
 	$(VENV)/dev/bin/pytest -m soak --timeout 3600
