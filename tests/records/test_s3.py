@@ -156,7 +156,11 @@ def test_credentials_that_are_wrong_are_named_and_not_shown(s3: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("silent", "no answer within the deadline"), ("busy", "SLOW_DOWN|SERVICE_UNAVAILABLE|503"), ("reset", "CONNECTION")],
+    [
+        ("silent", "no answer within the deadline"),
+        ("busy", "SLOW_DOWN|UNAVAILABLE|503"),
+        ("reset", "CONNECTION"),
+    ],
 )
 def test_a_store_that_never_answers_is_given_up(
     kind: str, said: str, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
