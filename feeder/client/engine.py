@@ -193,10 +193,10 @@ class Engine:
         wake_s = self._session.wake_s(now)
         return max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now)
 
-    def view(self, name: str) -> WorkerView:
-        """What the session knows of one worker."""
+    def workers(self) -> dict[str, tuple[Link, WorkerView]]:
+        """Each worker's link, and what the session knows of it; together, since workers come and go."""
         with self._lock:
-            return self._session.view(name)
+            return {name: (link, self._session.view(name)) for name, link in self.links.items()}
 
     @property
     def transports(self) -> dict[str, str]:
@@ -234,10 +234,10 @@ class Engine:
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with self._lock:
             self._wake()
-        if self._watch is not None:
-            self._watch.join(deadline - time.monotonic())
         for link in (*self.links.values(), *self._leaving.values()):
             link.join(deadline - time.monotonic())
+        if self._watch is not None:  # last, since a look-up that hangs would take the links' time
+            self._watch.join(deadline - time.monotonic())
         with self._lock:
             self._assemblies.clear()
             self._sharing.close_all()

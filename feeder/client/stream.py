@@ -212,8 +212,8 @@ class Stream(Iterator[Batch]):
         engine, (_, batches) = self._engine, self._at
         transports = engine.transports
         workers = {}
-        for name, link in engine.links.items():
-            view, error = engine.view(name), link.error
+        for name, (link, view) in engine.workers().items():
+            error = link.error
             workers[name] = WorkerStats(
                 state="closed" if engine.closed and error is None else view.state,
                 images=view.images,
