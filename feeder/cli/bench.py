@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import feeder
+from feeder.cli.options import positive
 from feeder.errors import ConfigError
 
 __all__ = ["register"]
@@ -29,22 +30,15 @@ Rivals are measured if `make rivals` could install them. Run it on a machine tha
 """
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return number
-
-
 _DEFAULT = "(default %(default)s)"
 
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "folder": ("--input", {"type": Path, "metavar": "DIR", "help": "folder of JPEGs"}),
     "shards": ("--shards", {"metavar": "PATTERN", "help": "TFRecord shards: a path, glob or folder"}),
-    "images": ("--images", {"type": _at_least_one, "default": 600, "help": f"most files used {_DEFAULT}"}),
+    "images": ("--images", {"type": positive, "default": 600, "help": f"most files used {_DEFAULT}"}),
     "threads": (
         "--threads",
-        {"type": _at_least_one, "default": 1, "help": f"decode threads and cores {_DEFAULT}"},
+        {"type": positive, "default": 1, "help": f"decode threads and cores {_DEFAULT}"},
     ),
     "decoder": (
         "--decoder",
@@ -60,16 +54,16 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "batches": (
         "--batches",
-        {"type": _at_least_one, "help": f"batches of 64 timed a round {_DEFAULT}"},
+        {"type": positive, "help": f"batches of 64 timed a round {_DEFAULT}"},
     ),
     "rivals": ("--rivals", {"action": "store_true", "help": "run the other systems too (see make rivals)"}),
     "rounds": (
         "--rounds",
-        {"type": _at_least_one, "default": 7, "help": f"rounds kept after a warm-up {_DEFAULT}"},
+        {"type": positive, "default": 7, "help": f"rounds kept after a warm-up {_DEFAULT}"},
     ),
     "size": (
         "--size",
-        {"type": _at_least_one, "default": 224, "help": f"output side in pixels {_DEFAULT}"},
+        {"type": positive, "default": 224, "help": f"output side in pixels {_DEFAULT}"},
     ),
     "as_json": ("--json", {"action": "store_true", "help": "JSON lines instead of a table"}),
 }

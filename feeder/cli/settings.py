@@ -125,7 +125,7 @@ def resolve(
     layers = [_from_environment(known, environ)]
     if (path := _file(argv, environ)) is not None:
         layers.append(_from_file(path, table, known))
-    settings = Settings(sources=dict.fromkeys(given, "command line"))
+    settings = Settings(sources=dict.fromkeys(given, COMMAND_LINE))
     for layer in layers:
         for name, setting in layer.items():
             if name not in settings.sources:

@@ -148,8 +148,7 @@ def _verify(args: argparse.Namespace) -> int:
             print(json.dumps(report, indent=1))
         else:
             for line in _lines(report):
-                # Names may be of bytes that are no text.
-                print(line.encode("utf-8", "backslashreplace").decode())
+                print(line)
             print(_verdict(report), file=sys.stderr)
         sys.stdout.flush()  # only then is what was done of no more use
         if state is not None:

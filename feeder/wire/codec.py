@@ -380,12 +380,8 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
         if not data.startswith(_PIXELS, at):
             return None
         length, at = _read_varint(data, at + 1)
-    except (
-        IndexError,
-        ValueError,
-        struct.error,
-    ):  # it ends early, or is compressed with what only another knows
-        return None
+    except (IndexError, ValueError, struct.error):
+        return None  # it ends early, or is compressed with what is not known here
     if at + length != size or request >> 64:
         return None
     records, labels, status = arrays
