@@ -100,12 +100,12 @@ class Front:
             handler: of the method that is served here.
         """
         self._handler = handler
-        ready = threading.Event()
-        self._thread = threading.Thread(
-            target=asyncio.run, args=(self._serve(ready),), name="feeder-front", daemon=True
-        )
-        self._thread.start()
-        ready.wait()
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = runner.get_loop()  # here, so that start() fails where it cannot be made
+        self._closing = asyncio.Event()
+        thread = threading.Thread(target=self._run_loop, args=(runner,), name="feeder-front", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def cut(self) -> None:
         """Ends all calls that are served here, at once."""
@@ -138,18 +138,19 @@ class Front:
 
     # On the thread.
 
-    async def _serve(self, ready: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._closing = asyncio.Event()
+    def _run_loop(self, runner: asyncio.Runner) -> None:
+        with runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
         accepting = [self._loop.create_task(self._accept(listener)) for listener in self._listeners]
-        ready.set()
         await self._closing.wait()
         for task in accepting:
             task.cancel()
         await asyncio.wait(accepting)
         self._close_listeners()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._grace_s)  # those that are left, asyncio.run cancels
+            await asyncio.wait(self._tasks, timeout=self._grace_s)  # those that are left, the runner cancels
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
