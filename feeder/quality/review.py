@@ -42,7 +42,7 @@ class Thresholds:
         aspect: long side divided by the short one.
         megapixels: width x height / 1e6; such a picture costs a worker as much as 100 of ImageNet's.
         spread: levels, of the standard deviation of the picture at 64 x 64 pixels (see rows.spreads); of 600
-            photographs of ImageNet none is below 15, of plain noise in a blank JPEG it is about 1.
+            photographs of ImageNet none is below 17, of a blank page as a JPEG it is less than 1.
         imbalance: records of the largest class divided by those of the smallest that has any; ImageNet's is
             1.8.
     """
