@@ -39,8 +39,9 @@ In the environment, several values of one setting are words as a shell splits th
 `FEEDER_DATASET='train=/data/train-* validation=/data/val-*'`. Switches are `true` or `false`.
 
 `feeder config show` takes the flags of `feeder worker`, and prints what they, environment and file come to,
-checked as by a worker, and where each value is from. An unknown name in the file is an error; variables that
-start with `FEEDER_` and name no setting are listed, not refused, as Kubernetes makes some for a service.
+checked as by a worker, and where each value is from; secrets in URLs are left out. An unknown name in the file
+is an error; variables that start with `FEEDER_` and name no setting are listed, not refused, as Kubernetes
+makes some for a service.
 
 | setting | environment | default | what it says |
 |---|---|---|---|
@@ -77,12 +78,17 @@ def _worker_options() -> tuple[argparse.ArgumentParser, dict[str, argparse.Actio
 
 
 def _show(args: argparse.Namespace) -> int:
+    from feeder.records.locations import redact
+
     worker_config(args)
     settings: Settings = args.settings
     values: dict[str, Any] = {}
     for name, action in _worker_options()[1].items():
         value = getattr(args, action.dest)
-        values[name] = str(value) if isinstance(value, Path) else value
+        if isinstance(value, list):
+            values[name] = [redact(one) for one in value]
+        else:
+            values[name] = str(value) if isinstance(value, Path) else value
     if args.json:
         shown = {
             name: {"value": value, "source": settings.sources.get(name, "default")}

@@ -116,9 +116,11 @@ class SharedBuild:
 
     def _round(self, shards: list[Shard]) -> list[Shard]:
         """Goes through shards once; returns those that others have claimed."""
-        spare = len(shards) < self._threads
+        spare = self._threads - len(shards)
         with ThreadPoolExecutor(min(self._threads, len(shards)), thread_name_prefix="feeder-index") as pool:
-            futures = {pool.submit(self._one, shard, spare): shard for shard in shards}
+            futures = {
+                pool.submit(self._one, shard, number < spare): shard for number, shard in enumerate(shards)
+            }
             try:
                 pending: set[Future[ShardIndex | None]] = set(futures)
                 while pending:

@@ -239,7 +239,7 @@ class ServedCall:
                     self._http.send_headers(STREAM, _HEADERS)
                 size = min(self._room(), len(head) + len(rest), MAX_FRAME_BYTES)
                 if size <= 0:
-                    raise CallFailed(grpc.StatusCode.INTERNAL, "nobody hears the peer")
+                    raise _Aborted(grpc.StatusCode.INTERNAL, "no thread hears the client any more")
                 lead, head = head[:size], head[size:]
                 part, rest = rest[: size - len(lead)], rest[size - len(lead) :]
                 # As h2's send_data counts it, which would copy the payload.

@@ -210,7 +210,12 @@ class Front:
             async with asyncio.timeout(OPENING_S):
                 await self._loop.sock_sendall(connection, opening.greeting)
                 while not opening.decided:
-                    data = await self._loop.sock_recv(connection, _OPENING_PIECE_BYTES)
+                    # Not sock_recv: ended by the deadline, it may have bytes already, which would be lost.
+                    await self._readable(connection)
+                    try:
+                        data = connection.recv(_OPENING_PIECE_BYTES)
+                    except BlockingIOError:
+                        continue
                     if not data:
                         raise ConnectionAbortedError("it ended before it asked for anything")
                     events = opening.feed(data)
@@ -218,6 +223,14 @@ class Front:
             if not opening.is_http2:
                 raise
         return events
+
+    async def _readable(self, connection: socket.socket) -> None:
+        ready = asyncio.Event()
+        self._loop.add_reader(connection, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_reader(connection)
 
     def _begin(self, connection: socket.socket, opening: Opening, events: Sequence[Event]) -> bool:
         """Gives the connection to a call, and the call to a thread."""
@@ -246,7 +259,7 @@ class Front:
             self._places.release()
 
     async def _hand_over(self, connection: socket.socket, received: bytes) -> None:
-        """Moves bytes between a client and the gRPC server until both have ended their sides."""
+        """Moves bytes between a client and the gRPC server until one ends its side, and a little longer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as behind:
             await self._loop.sock_connect(behind, self._behind.path)
             without_ack = WithoutFirstAck()

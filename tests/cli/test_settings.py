@@ -96,6 +96,15 @@ def test_data_sets_of_the_command_line_replace_those_of_the_file(
     assert values["dataset"] == (["other=/d", "more=/e"], "command line")
 
 
+def test_secrets_in_urls_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--listen", "127.0.0.1:0", "--dataset", "a=s3://KEY:SECRET@bucket/train-*?region=x"]
+    for flags in ([], ["--json"]):
+        assert main(["config", "show", *given, *flags]) == 0
+        out = capsys.readouterr().out
+        assert "a=s3://bucket/train-*" in out
+        assert "SECRET" not in out
+
+
 def test_what_is_shown_is_a_file_that_says_the_same(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
