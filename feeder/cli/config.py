@@ -39,7 +39,7 @@ In the environment, several values of one setting are words as a shell splits th
 `FEEDER_DATASET='train=/data/train-* validation=/data/val-*'`. Switches are `true` or `false`.
 
 `feeder config show` takes the flags of `feeder worker`, and prints what they, environment and file come to,
-checked as by a worker, and where each value is from; secrets in URLs are left out. An unknown name in the file
+checked as by a worker, and where each value is from; secrets in URLs are left out. An unknown name in a file
 is an error; variables that start with `FEEDER_` and name no setting are listed, not refused, as Kubernetes
 makes some for a service.
 

@@ -85,7 +85,13 @@ class FakeLink:
     """What the engine sees of a link; its requests go into the world's list."""
 
     def __init__(
-        self, address: Address, opening: Open, events: Engine, clock: Any, missed: bool = False
+        self,
+        address: Address,
+        opening: Open,
+        events: Engine,
+        clock: Any,
+        compression: str = "none",
+        missed: bool = False,
     ) -> None:
         self.name = str(address)
         self.error = self.refused_since_s = None
@@ -223,6 +229,7 @@ class Protocol(RuleBasedStateMachine):
             missing=(),
             depth=DEPTH,
             transport=transport,
+            compression="none",
             stall_timeout_s=1e6,
             rebalance=rebalance,
         )
