@@ -157,7 +157,7 @@ class Connection:
             target = None
             if self.arena is not None and job.request.destination is not None:
                 self.arena.check(job.request, SPEC.image_bytes)
-                context = self.arena.writing(job.request, SIZE)
+                context = self.arena.writing(job.request, SPEC.image_shape)
                 target = context.__enter__()
             self.working.append((job, context, target))
 
