@@ -149,7 +149,7 @@ def _parse(data: bytes, piece: Piece) -> tuple[Rows, dict[int, str]]:
     Raises:
         ValueError: it is damaged, or of another version; the text says which.
     """
-    if not data.startswith(_MAGIC):
+    if len(data) < len(_MAGIC) + 4 + _HEAD.size or not data.startswith(_MAGIC):
         raise ValueError("is damaged, or of another version of feeder")
     body = data[len(_MAGIC) + 4 :]
     if google_crc32c.value(body) != int.from_bytes(data[len(_MAGIC) :][:4], "little"):
