@@ -108,8 +108,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _toml(value: Any) -> str:
-    # A JSON string, number, boolean or list of strings is the same in TOML.
-    return json.dumps(value, ensure_ascii=False)
+    # A JSON string, number, boolean or list of strings is the same in TOML, but for this character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _reference(args: argparse.Namespace) -> int:

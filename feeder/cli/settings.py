@@ -197,8 +197,10 @@ def _table(path: Path, table: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES} bytes: no file of settings")
     try:
         document = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"{path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is no file of settings: its values are nested too deep") from None
     if stray := [name for name, value in document.items() if not isinstance(value, dict)]:
         raise ConfigError(f"{path}: {', '.join(stray)}: settings stand in a table, such as [{table}]")
     found: dict[str, Any] = document.get(table, {})

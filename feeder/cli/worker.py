@@ -6,7 +6,8 @@ import argparse
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from feeder.cli.cache import add_cache_options
 from feeder.cli.options import add_dataset_options, folder_path, record_format, record_keys
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from feeder.worker import WorkerConfig
 
 __all__ = ["add_worker_options", "register", "worker_config"]
+
+Value = TypeVar("Value")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -156,7 +159,7 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
 
     return WorkerConfig(
         datasets=_datasets(args.dataset),
-        listen=parse_listen(args.listen),
+        listen=_named("--listen", parse_listen, args.listen),
         threads=args.threads,
         max_streams=args.max_streams,
         max_streams_per_job=args.max_streams_per_job,
@@ -168,15 +171,23 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         index_dir=args.index_dir,
         build_index=args.index_build,
         seek=args.seek,
-        cache=None if cached is None else parse_size(cached),
+        cache=None if cached is None else _named("--cache-bytes", parse_size, cached),
         cache_dir=args.cache_dir,
-        encoded=None if encoded is None else parse_size(encoded),
+        encoded=None if encoded is None else _named("--encoded-cache-bytes", parse_size, encoded),
         encoded_dir=args.encoded_cache_dir,
         warm=args.warm,
-        http=None if args.http is None else parse_listen(args.http),
+        http=None if args.http is None else _named("--http", parse_listen, args.http),
         arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
     )
+
+
+def _named(option: str, parse: Callable[[str], Value], text: str) -> Value:
+    """What a text means; an error says which option it was given to."""
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def _bytes(option: str, text: str) -> int:
@@ -184,7 +195,7 @@ def _bytes(option: str, text: str) -> int:
 
     if text == "0":
         return 0
-    nbytes = parse_size(text).nbytes
+    nbytes = _named(option, parse_size, text).nbytes
     if nbytes is None:
         raise ConfigError(f"{option} is a number of bytes, such as 8GiB, or 0; got {text!r}")
     return nbytes

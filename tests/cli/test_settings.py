@@ -108,13 +108,14 @@ def test_secrets_in_urls_are_not_shown(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_shown_is_a_file_that_says_the_same(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "show", "--config", str(file), "--cache-bytes", "1GiB"]) == 0
+    options = ["--cache-bytes", "1GiB", "--label-key", 'a\x7f"\\']
+    assert main(["config", "show", "--config", str(file), *options]) == 0
     text = capsys.readouterr().out
     assert tomllib.loads(text)["worker"]["cache-bytes"] == "1GiB"
     assert re.search(r'^cache-bytes = "1GiB" +# command line$', text, re.MULTILINE)
     again = tmp_path / "again.toml"
     again.write_text(text)
-    first = shown(capsys, "--config", str(file), "--cache-bytes", "1GiB")
+    first = shown(capsys, "--config", str(file), *options)
     second = shown(capsys, "--config", str(again))
     assert {name: value for name, (value, _) in first.items()} == {
         name: value for name, (value, _) in second.items()
@@ -133,8 +134,12 @@ def test_what_is_shown_is_a_file_that_says_the_same(
         ("seek = 'always'", r"feeder.toml: seek must be one of learn, use, off, got 'always'"),
         ("label-base = -1", r"feeder.toml: label-base must be .*got '-1'"),
         ("dataset = ['x']", r"feeder.toml: --dataset wants NAME=PATTERN.*got 'x'"),
-        ("cache-bytes = '5 parsec'", r"5 parsec"),
+        ("cache-bytes = '5 parsec'", r"feeder.toml: --cache-bytes: .*5 parsec"),
         ("threads", r"is not TOML"),
+        ("threads = " + "9" * 5000, r"feeder.toml: is not TOML: .*digits"),
+        ("threads = " + "[" * 5000, r"feeder.toml: is no file of settings: .*nested too deep"),
+        ("http = 'nowhere'", r"feeder.toml: --http: 'nowhere' is no address"),
+        ("share-bytes = -1", r"feeder.toml: --share-bytes: a size is bytes, .*got '-1'"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_the_file(
