@@ -154,8 +154,6 @@ def _parse(data: bytes, piece: Piece) -> tuple[Rows, dict[int, str]]:
     body = data[len(_MAGIC) + 4 :]
     if google_crc32c.value(body) != int.from_bytes(data[len(_MAGIC) :][:4], "little"):
         raise ValueError("is damaged: its crc32c is wrong")
-    if len(body) < _HEAD.size:
-        raise ValueError(f"is damaged: {len(body)} bytes are left of its content")
     count, length = _HEAD.unpack_from(body)
     at = _HEAD.size
     said = json.loads(body[at : at + length])

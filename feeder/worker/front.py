@@ -44,6 +44,9 @@ REFUSALS = 16
 
 REFUSAL_S = 1.0
 
+LOG_REFUSED_S = 10.0
+"""Between two lines of the log on connections that were too many."""
+
 CUT_S = 5.0
 """For the threads of calls that were cut."""
 
@@ -92,6 +95,7 @@ class Front:
         self._closing: asyncio.Event
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusing: set[asyncio.Task[None]] = set()
+        self._refused, self._log_refused_s = 0, 0.0
 
     def start(self, handler: Handler) -> None:
         """Takes connections from now on; the gRPC server was started.
@@ -177,11 +181,20 @@ class Front:
         with connection, contextlib.suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(REFUSAL_S):
                 reason = f"this worker takes at most {self._most} connections at a time"
-                log.info("%s: refused, %s", _name(connection), reason)
+                self._log_refused(connection, reason)
                 await self._loop.sock_sendall(connection, refusal(reason))
                 connection.shutdown(socket.SHUT_WR)
                 while await self._loop.sock_recv(connection, _OPENING_PIECE_BYTES):
                     pass  # what is closed unread takes along what was sent
+
+    def _log_refused(self, connection: socket.socket, reason: str) -> None:
+        """Not each: gRPC's clients come again at once."""
+        self._refused += 1
+        if time.monotonic() >= self._log_refused_s:
+            log.info(
+                "%s: refused, %s (%d since the last such line)", _name(connection), reason, self._refused
+            )
+            self._refused, self._log_refused_s = 0, time.monotonic() + LOG_REFUSED_S
 
     async def _welcome(self, connection: socket.socket) -> None:
         kept = False
