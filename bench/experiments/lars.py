@@ -7,11 +7,11 @@ Each arm trains the same net from the same pictures for the same epochs, with th
 the same decay; only the batch and the update rule differ:
 
     small          momentum SGD at batch 16
-    large-scaled   momentum SGD at batch 512, the rate of "small" times 32: linear scaling, nothing tuned
-    large-tuned    momentum SGD at batch 512, its own rate
-    large-lars     LARS at batch 512, its own eta
+    large-scaled   momentum SGD at batch 1,024, the rate of "small" times 64: linear scaling, nothing tuned
+    large-tuned    momentum SGD at batch 1,024, its own rate
+    large-lars     LARS at batch 1,024, its own eta
 
-"small", "large-tuned" and "large-lars" each get one number tuned over a grid of three on a validation split,
+"small", "large-tuned" and "large-lars" each get one number tuned over a grid of five on a validation split,
 with one seed; then each arm runs with three other seeds (weights and data order) and is scored on pictures
 that neither training nor tuning saw. At last each rate of the grid of "small" is scaled and tried at the
 large batch, with the seed of tuning: how much depends on which of them tuning chose. A row of JSON for each
@@ -86,19 +86,19 @@ class Scale:
     side: int = 72
     image_size: int = 16
     small: int = 16
-    large: int = 512
-    epochs: int = 76
+    large: int = 1024
+    epochs: int = 152
     depth: int = 20
     width: int = 8
     seeds: tuple[int, ...] = (1, 2, 3)
-    rates: tuple[float, ...] = (0.05, 0.1, 0.2)
-    large_rates: tuple[float, ...] = (0.4, 0.8, 1.6)
-    etas: tuple[float, ...] = (0.004, 0.008, 0.016)
+    rates: tuple[float, ...] = (0.0125, 0.025, 0.05, 0.1, 0.2)
+    large_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6)
+    etas: tuple[float, ...] = (0.004, 0.008, 0.016, 0.032, 0.064)
     lars_rate: float = 2.0
 
 
 SCALE = Scale()
-"""2,112 pictures to train on (4 steps an epoch, 304 steps at the large batch), 704 to tune by, 1,000 to score
+"""2,112 pictures to train on (2 steps an epoch, 304 steps at the large batch), 704 to tune by, 1,000 to score
 by."""
 
 TINY = Scale(
