@@ -92,17 +92,21 @@ def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
     values: dict[str, Any] = MessageToDict(
         reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    # protobuf's JSON has 64-bit numbers as strings, for JavaScript's sake; they are numbers here.
-    for part, message in (
-        (values["counters"], reply.counters),
-        *zip(values["datasets"], reply.datasets, strict=True),
-        *zip(values["quarantine"], reply.quarantine, strict=True),
-        *([(values["cache"], reply.cache)] if reply.HasField("cache") else ()),
-        *([(values["encoded_cache"], reply.encoded_cache)] if reply.HasField("encoded_cache") else ()),
-    ):
-        part.update({name: getattr(message, name) for name in part})
-    values["kept_bytes"] = reply.kept_bytes
+    _make_numbers(values, reply.DESCRIPTOR)
     return values
+
+
+def _make_numbers(values: dict[str, Any], kind: Any) -> None:
+    """protobuf's JSON has 64-bit numbers as strings, for JavaScript's sake; they are numbers here. `kind` is
+    the message's descriptor."""
+    for name in values.keys() & kind.fields_by_name.keys():
+        field, value = kind.fields_by_name[name], values[name]
+        several = isinstance(value, list)
+        if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+            values[name] = list(map(int, value)) if several else int(value)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for part in value if several else [value]:
+                _make_numbers(part, field.message_type)
 
 
 def _fingerprints(reply: pb.DescribeReply) -> dict[str, str]:
@@ -133,6 +137,9 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"requests {counters.idle_s:.1f} s (sums over threads, which share those "
         "that decode)",
     ]
+    if any(stage.chunks for stage in reply.stages):
+        parts = ", ".join(map(_stage, reply.stages))
+        lines.append(f"  chunks    {parts} (mean / 99 % stay below)")
     if reply.HasField("cache"):
         lines.append(f"  cache     {_cache(reply.cache)}")
     if reply.HasField("encoded_cache"):
@@ -143,11 +150,53 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
             f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {_size(info.bytes):>10}  "
             f"{info.fingerprint[:12]}"
         )
+    for stream in reply.streams:
+        lines += _stream(stream)
     if reply.quarantine:
         lines.append(f"  bad       {counters.bad_records:,} times; the newest records:")
         for bad in list(reply.quarantine)[:10]:
             lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
     return "\n".join(lines)
+
+
+def _stage(stage: pb.StageInfo) -> str:
+    """Its name, the mean, and the upper bound of the bucket that 99 % of the chunks lie in or before."""
+    if not stage.chunks:
+        return f"{stage.name} -"
+    so_far, below = 0, "more"
+    for bound_s, count in zip(stage.bounds_s, stage.buckets, strict=False):
+        so_far += count
+        if so_far >= 0.99 * stage.chunks:
+            below = _short(bound_s)
+            break
+    return f"{stage.name} {_short(stage.total_s / stage.chunks)} / {below}"
+
+
+def _stream(stream: pb.StreamInfo) -> list[str]:
+    job = f"job {stream.job!r}" if stream.job else "no job"
+    lines = [
+        f"  stream    {job}, consumer {stream.consumer_index} of {stream.consumer_count}, "
+        f"{stream.spec.dataset}, {stream.peer}{', into its memory' if stream.arena else ''}, "
+        f"session {stream.session[:12]}",
+        f"            {stream.images:,} images in {stream.chunks:,} chunks, {stream.owed} asked and not "
+        f"answered, epoch {stream.epoch}, for {_duration(stream.age_s)}",
+    ]
+    if stream.HasField("report"):
+        report = stream.report
+        spent_s = report.step_s + report.wait_s
+        share = report.wait_s / spent_s if spent_s else 0.0
+        lines.append(
+            f"            waited for input {100 * share:.1f} % of its time "
+            f"in {report.steps:,} steps; {report.ready} of {report.prefetch} batches ready; "
+            f"{report.masked:,} slots masked, {report.substituted:,} substituted; "
+            f"{report.hedges:,} requests hedged, {report.retries:,} retried; {report.workers} "
+            f"worker{'s' * (report.workers != 1)}"
+        )
+    return lines
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _stores(counters: pb.Counters) -> str:

@@ -22,6 +22,7 @@ from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
 from feeder.client.link import Link
 from feeder.client.names import Watch
+from feeder.client.report import Pace, Part
 from feeder.client.session import SUSPECT_AFTER_S, Piece, Rebalance, Request, Session, WorkerView
 from feeder.client.sharing import Sharing, Transport
 from feeder.client.trouble import failure, refusal, silence
@@ -30,7 +31,7 @@ from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, Work
 from feeder.order import Order, Position
 from feeder.wire import max_slots
 from feeder.wire.address import Address
-from feeder.wire.messages import Chunk, ChunkRequest, Draining, Failed, Open, Opened
+from feeder.wire.messages import Chunk, ChunkRequest, ClientReport, Draining, Failed, Open, Opened
 
 __all__ = ["Engine"]
 
@@ -58,7 +59,7 @@ class Engine:
 
     Attributes:
         links: one a worker, by its address; a new dict whenever one comes or goes.
-        wait_s: time that `take` waited for a batch.
+        pace: how the consumer fares.
         received_bytes: of chunk messages' pixels, as they came.
         saved_bytes: of pixels that need not come, thanks to compression.
         copied_bytes: from connections into batches, and from batch to batch.
@@ -83,7 +84,8 @@ class Engine:
         watched: tuple[Callable[[], list[Address]], float] | None = None,
     ) -> None:
         spec = order.spec
-        self.wait_s = 0.0
+        self.pace = Pace()
+        self._depth = depth
         self.received_bytes = 0
         self.saved_bytes = 0
         self.copied_bytes = 0
@@ -139,6 +141,7 @@ class Engine:
             FeederError: what keeps the batch from coming; asking again is allowed.
         """
         begun = time.monotonic()
+        self.pace.waits(begun)
         with self._lock:
             if not self._started and not self._closed:
                 self._started = True
@@ -161,7 +164,7 @@ class Engine:
                 with contextlib.suppress(Empty):
                     self._changed.get(timeout=patience_s)
         finally:
-            self.wait_s += time.monotonic() - begun
+            self.pace.works(time.monotonic())
 
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
@@ -175,6 +178,7 @@ class Engine:
         assembly = self._assemblies[step.number]
         if assembly.landing:
             self.copied_bytes += assembly.leave()
+        self.pace.takes(step.number, assembly.status)
         return assembly
 
     def _patience(self, now: float, begun: float) -> float:
@@ -292,13 +296,24 @@ class Engine:
                 self._assemblies.clear()
                 self._sharing.close_all()
             if name in self._leaving:
-                del self._leaving[name]
+                self.pace.left(self._part(self._leaving.pop(name)))
                 self._session.left(name)
             elif not self._closed:
                 self._fault = ServiceError(
                     f"the thread that talked to worker {name} died of a fault in feeder; see its traceback"
                 )
                 self._wake()
+
+    def report(self) -> ClientReport:
+        """How the consumer fares."""
+        with self._lock:
+            return self.pace.report(
+                time.monotonic(),
+                map(self._part, (*self.links.values(), *self._leaving.values())),
+                ready=self._session.complete,
+                prefetch=self._depth,
+                bytes_copied=self.copied_bytes,
+            )
 
     def replied(self, name: str, reply: Failed | Draining) -> None:
         """A worker's answer that is no chunk."""
@@ -416,6 +431,9 @@ class Engine:
     def _start(self, link: Link) -> None:
         self._threads.add(link.name)
         link.start()
+
+    def _part(self, link: Link) -> Part:
+        return Part(link.land_s, self._session.view(link.name))
 
     def _check(self, name: str, piece: Piece, chunk: Chunk, assembly: Assembly) -> None:
         mismatch = assembly.mismatch(piece.slots, chunk)

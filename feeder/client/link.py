@@ -18,6 +18,7 @@ import numpy as np
 import feeder
 from feeder.client.batch import Landing
 from feeder.client.compression import Choice, Chooser, unpack
+from feeder.client.report import send_requests
 from feeder.client.workers import WorkerInfo, describe, failure_of
 from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
 from feeder.wire import FEED, MAX_CHUNK_BYTES
@@ -25,7 +26,17 @@ from feeder.wire.address import Address
 from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import CHUNK_START_BYTES, encode_request, parse_chunk_start, parse_reply
-from feeder.wire.messages import Chunk, ChunkRequest, Compression, Draining, Failed, Open, Opened, Reply
+from feeder.wire.messages import (
+    Chunk,
+    ChunkRequest,
+    ClientReport,
+    Compression,
+    Draining,
+    Failed,
+    Open,
+    Opened,
+    Reply,
+)
 from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["Events", "Link"]
@@ -70,6 +81,9 @@ class Events(Protocol):
     def spoiled(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
         """A chunk came that cannot be made pixels of, and does not land."""
 
+    def report(self) -> ClientReport:
+        """What the worker is told of the consumer; called on the thread that sends requests."""
+
     def lost(self, name: str) -> None: ...
 
     def gone(self, name: str) -> None:
@@ -88,6 +102,7 @@ class Link:
         reconnects: connections that were opened after the first.
         compression: of the last chunk that it sent; None before the first.
         saved_bytes: of pixels that need not come, thanks to compression.
+        land_s: processor time of the thread, which receives and unpacks, up to the last reply.
         error: why there is no connection; None while there is one, and after `stop` ended it.
         refused_since_s: when the worker began to say no; None if its last word was another.
         duplicate: its "no" was that another session of this job and consumer lives.
@@ -106,6 +121,7 @@ class Link:
         self.reconnects = 0
         self.compression: Compression | None = None
         self.saved_bytes = 0
+        self.land_s = 0.0
         self.error: FeederError | None = WorkerUnavailable(f"worker {address} was not reached yet")
         self.refused_since_s: float | None = None
         self.duplicate = False
@@ -119,6 +135,7 @@ class Link:
         #: What `stop` ends.
         self._call: grpc.Future[pb.DescribeReply] | Call | None = None
         self._connections = 0
+        self._reports = False  # the worker takes them
         #: The log says that it is gone, and not yet that it is back.
         self._missed = missed
         # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
@@ -217,17 +234,25 @@ class Link:
         with Call(self._address, FEED, user_agent=f"feeder/{feeder.__version__}") as call:
             self._hold(call)
             requests.put(encode_request(opening))
+            self._reports = False
             sender = threading.Thread(
-                target=_send, args=(call, requests), name=f"feeder-send-{self.name}", daemon=True
+                target=send_requests,
+                args=(call, requests, self._report),
+                name=f"feeder-send-{self.name}",
+                daemon=True,
             )
             sender.start()
             try:
                 while (size := call.receive()) is not None:
                     self._receive(call, size)
+                    self.land_s = time.thread_time()
             finally:
                 requests.put(None)
                 call.cancel()
                 sender.join()
+
+    def _report(self) -> ClientReport | None:
+        return self._events.report() if self._reports else None
 
     def _receive(self, call: Call, size: int) -> None:
         start = call.read(CHUNK_START_BYTES)
@@ -244,6 +269,7 @@ class Link:
         elif isinstance(reply, Opened):
             if not self._chooser.connected(reply.compressions) and not self._connections:
                 log.warning("worker %s has not the compression asked for: pixels come as they are", self.name)
+            self._reports = reply.reports
             self._events.opened(self.name, reply)
             if self._missed:
                 log.warning("worker %s is %s", self.name, "back" if self._connections else "there now")
@@ -312,15 +338,6 @@ def _unpack(compression: Compression, packed: memoryview, places: Sequence[memor
     for place in places:
         place[:], pixels = pixels[: len(place)], pixels[len(place) :]
     return time.thread_time() - begun_s
-
-
-def _send(call: Call, requests: SimpleQueue[bytes | None]) -> None:
-    try:
-        while (data := requests.get()) is not None:
-            call.send(data)
-        call.done_sending()
-    except CallFailed:
-        pass  # the receiving thread meets it, too
 
 
 def _code(failure: object) -> grpc.StatusCode | None:

@@ -217,6 +217,11 @@ class Session:
         return None if step is None or self._missing[step] or step in self._failures else step
 
     @property
+    def complete(self) -> int:
+        """Steps in work whose pieces are all there."""
+        return sum(not missing for missing in self._missing.values())
+
+    @property
     def failure(self) -> FeederError | None:
         """Why the oldest step cannot be completed."""
         step = next(iter(self._open), None)

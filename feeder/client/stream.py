@@ -233,7 +233,7 @@ class Stream(Iterator[Batch]):
         return StreamStats(
             images=batches * len(self._order.consumer_slots(*self._consumer)),
             batches=batches,
-            wait_s=engine.wait_s,
+            wait_s=engine.pace.wait_s,
             received_bytes=engine.received_bytes,
             saved_bytes=engine.saved_bytes,
             copied_bytes=engine.copied_bytes,

@@ -8,8 +8,10 @@ them from the socket into its batch. To anyone else both are ordinary protobuf.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
     ChunkRequest,
+    ClientReport,
     Compression,
     Draining,
     Failed,
@@ -45,6 +48,8 @@ __all__ = [
     "parse_chunk_start",
     "parse_reply",
     "parse_request",
+    "report_from_proto",
+    "report_to_proto",
 ]
 
 # Tags, field number << 3 | wire type: 0 varint, 2 length and bytes.
@@ -169,6 +174,8 @@ def encode_request(request: Request) -> bytes:
             arena=request.arena,
         )
         return pb.FeedRequest(open=message).SerializeToString()
+    if isinstance(request, ClientReport):
+        return pb.FeedRequest(report=report_to_proto(request)).SerializeToString()
     chunk = pb.ChunkRequest(
         id=request.id,
         epoch=request.epoch,
@@ -185,7 +192,8 @@ def parse_request(data: bytes) -> Request:
     """The message that a client sent.
 
     Raises:
-        ProtocolError: the bytes are no FeedRequest, hold neither of its kinds, or name more than 32 slots.
+        ProtocolError: the bytes are no FeedRequest, hold none of its kinds, name more than 32 slots, or
+            report seconds that are none.
         ConfigError: an Open whose spec holds values that StreamSpec does not allow.
     """
     try:
@@ -218,9 +226,27 @@ def parse_request(data: bytes) -> Request:
             protocol=opening.protocol,
             arena=opening.arena,
         )
-    raise ProtocolError(
-        "a FeedRequest without open and without chunk came: is the client of a newer version?"
-    )
+    if kind == "report":
+        return report_from_proto(message.report)
+    raise ProtocolError("a FeedRequest without any known kind came: is the client of a newer version?")
+
+
+def report_to_proto(report: ClientReport) -> pb.ClientReport:
+    """The message for a report."""
+    return pb.ClientReport(**asdict(report))
+
+
+def report_from_proto(message: pb.ClientReport) -> ClientReport:
+    """A report of a message.
+
+    Raises:
+        ProtocolError: seconds in it are negative, or no numbers.
+    """
+    report = ClientReport(*(getattr(message, field.name) for field in fields(ClientReport)))
+    for name, value in (("step_s", report.step_s), ("wait_s", report.wait_s), ("land_s", report.land_s)):
+        if not 0.0 <= value < math.inf:
+            raise ProtocolError(f"a report came whose {name} is {value}")
+    return report
 
 
 def encode_reply(reply: Opened | Failed | Draining) -> bytes:
@@ -231,6 +257,7 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
             max_outstanding=reply.max_outstanding,
             arena=reply.arena,
             compressions=[_NAMES[kind] for kind in reply.compressions],
+            reports=reply.reports,
         )
         return pb.FeedReply(opened=opened).SerializeToString()
     if isinstance(reply, Failed):
@@ -281,6 +308,7 @@ def parse_reply(data: bytes) -> Reply:
             opened.max_outstanding,
             opened.arena,
             tuple(kind for kind in known if kind is not None),
+            opened.reports,
         )
     if kind == "draining":
         return Draining()

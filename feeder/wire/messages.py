@@ -18,6 +18,7 @@ __all__ = [
     "BadRecordInfo",
     "Chunk",
     "ChunkRequest",
+    "ClientReport",
     "Compression",
     "Draining",
     "Failed",
@@ -92,14 +93,50 @@ class ChunkRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientReport:
+    """How a consumer fares: sums since its stream began, over all workers, and `ready` to `workers` of now.
+
+    Attributes:
+        steps: batches that it took.
+        step_s: seconds that it was at work between them.
+        wait_s: seconds that it waited for them.
+        land_s: thread-seconds of receiving: copying and decompressing, not waiting for the socket.
+        ready: batches that are complete.
+        prefetch: most that there may be.
+        images: slots of the batches that it took.
+        masked: those without a sample.
+        substituted: those whose record is bad, filled with the next good one.
+        hedges: requests that went to another worker, too, because one was later than usual.
+        retries: requests that went to another because one failed, was silent too long or was lost.
+        workers: that take requests.
+        bytes_copied: of pixels, from connections into batches and from batch to batch.
+    """
+
+    steps: int = 0
+    step_s: float = 0.0
+    wait_s: float = 0.0
+    land_s: float = 0.0
+    ready: int = 0
+    prefetch: int = 0
+    images: int = 0
+    masked: int = 0
+    substituted: int = 0
+    hedges: int = 0
+    retries: int = 0
+    workers: int = 0
+    bytes_copied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The stream is open; at most `max_outstanding` requests may be unanswered at a time, name destinations
-    if `arena`, and ask for `compressions`."""
+    if `arena`, and ask for `compressions`; whether the worker takes `reports`."""
 
     worker_id: str
     max_outstanding: int
     arena: bool = False
     compressions: tuple[Compression, ...] = ()
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,5 +206,5 @@ class Draining:
     """The worker wants to go: it answers what it owes, and asks for no more requests."""
 
 
-Request: TypeAlias = Open | ChunkRequest
+Request: TypeAlias = Open | ChunkRequest | ClientReport
 Reply: TypeAlias = Opened | Chunk | Failed | Draining

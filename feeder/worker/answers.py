@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ from feeder.wire.messages import BadRecordInfo, ChunkRequest, Failed, FailureKin
 from feeder.worker.arenas import Arena
 from feeder.worker.packing import pack
 from feeder.worker.scheduler import Job
+from feeder.worker.served import Served
 from feeder.worker.stream import Answer, Stream
 
 __all__ = ["Make", "OpenStream", "answer", "bad_infos", "check", "failed", "images_of"]
@@ -33,11 +35,13 @@ Make: TypeAlias = Callable[[NDArray[np.uint8], NDArray[np.int64] | None], MadeCh
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """A stream whose requests are answered, what makes its chunks, and its client's memory if any."""
+    """A stream whose requests are answered, what makes its chunks, its client's memory if any, and what it
+    was given."""
 
     stream: Stream
     maker: ChunkMaker
     arena: Arena | None
+    served: Served
 
 
 def check(opened: OpenStream, request: ChunkRequest) -> None:
@@ -73,7 +77,7 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
                 made = make(*target)
                 bad = bad_infos(spec, made.bad)
                 data = encode_placed(job.request.id, made.records, made.labels, made.status, bad)
-                return Answer(data, job, slots, slots * spec.image_bytes)
+                return Answer(data, job, slots, slots * spec.image_bytes, made_s=time.perf_counter())
     frame = ChunkFrame(job.request.id, slots, spec.image_bytes)
     buffer = MessageBuffer(frame.size)
     message = np.frombuffer(buffer, np.uint8)
@@ -84,7 +88,7 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
     data = buffer.finish()
     if made.bad or packed is not None:
         data = frame.changed(data, bad_infos(spec, made.bad), packed)
-    return Answer(data, job, slots)
+    return Answer(data, job, slots, made_s=time.perf_counter())
 
 
 def failed(opened: OpenStream, job: Job, error: Exception) -> Failed:

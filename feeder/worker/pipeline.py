@@ -22,12 +22,15 @@ from feeder.batch import Asked, BadChunk, ChunkMaker, Fetched, FoundBad, MadeChu
 from feeder.records import Reading
 from feeder.spec import StreamSpec
 from feeder.wire.codec import encode_reply
-from feeder.wire.messages import ChunkRequest, Draining
+from feeder.wire.messages import ChunkRequest, ClientReport, Draining
+from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, failed, images_of
 from feeder.worker.arenas import Arena
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.scheduler import Job, Scheduler
+from feeder.worker.served import Served
 from feeder.worker.shared_chunks import MadeOnce, Share, SharedChunks, Turn
+from feeder.worker.stages import Stages
 from feeder.worker.stream import Answer, Stream
 
 __all__ = ["Counters", "Pipeline"]
@@ -103,6 +106,7 @@ class Pipeline:
         self._shared = SharedChunks(share_bytes)
         self._open: dict[int, OpenStream] = {}
         self._counters = Counters()
+        self._stages = Stages()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._ready_changed = threading.Condition(self._lock)
@@ -135,6 +139,19 @@ class Pipeline:
             self._count_idle(0)
             return replace(self._counters)
 
+    def stages(self) -> list[pb.StageInfo]:
+        """Where chunks' time went since the start."""
+        with self._lock:
+            return self._stages.infos()
+
+    def served(self) -> dict[int, Served]:
+        """A snapshot: what each open stream was given, by its number."""
+        with self._lock:
+            return {
+                number: replace(opened.served, owed=self._scheduler.owed(number))
+                for number, opened in self._open.items()
+            }
+
     @property
     def kept_bytes(self) -> int:
         """Of chunks that are kept because several streams want them."""
@@ -152,7 +169,7 @@ class Pipeline:
         """
         with self._lock:
             if not stream.closed:
-                self._open[stream.number] = OpenStream(stream, maker, arena)
+                self._open[stream.number] = OpenStream(stream, maker, arena, Served(arena is not None))
                 self._scheduler.open(stream.number, maker.spec.image_bytes, job)
                 self._shared.open(stream.number, maker.spec, slots)
             elif arena is not None:
@@ -178,9 +195,18 @@ class Pipeline:
             ConfigError: more requests are unanswered than Opened allowed.
         """
         with self._lock:
-            if stream.number in self._open:
-                self._scheduler.ask(stream.number, request)
+            opened = self._open.get(stream.number)
+            if opened is not None:
+                self._scheduler.ask(stream.number, request, time.perf_counter())
+                opened.served.epoch, opened.served.taken = request.epoch, request.taken
                 self._wake_reader()
+
+    def report(self, stream: Stream, report: ClientReport) -> None:
+        """Takes what the client of an open stream says of itself."""
+        with self._lock:
+            opened = self._open.get(stream.number)
+            if opened is not None:
+                opened.served.report, opened.served.reported_s = report, time.monotonic()
 
     def answers(self, stream: Stream) -> Iterator[bytes]:
         """The FeedReplies of an open stream, until it ends; each counts as sent when the next is asked for.
@@ -194,11 +220,18 @@ class Pipeline:
                 continue
             with self._lock:
                 self._scheduler.answered(answer.job)
+                if answer.images:
+                    self._stages.leave(answer.job, "make", answer.made_s)
             yield answer.data
             with self._lock:
                 self._scheduler.sent(answer.job)
                 self._wake_reader()
                 if answer.images:
+                    self._stages.leave(answer.job, "send", time.perf_counter())
+                    opened = self._open.get(stream.number)
+                    if opened is not None:
+                        opened.served.chunks += 1
+                        opened.served.images += answer.images
                     self._counters.images += answer.images
                     self._counters.chunks += 1
                     self._counters.bytes_sent += len(answer.data)
@@ -262,6 +295,7 @@ class Pipeline:
             self._counters.read_s += time.perf_counter() - started_s
             self._reading -= 1
             if ready is not None:
+                self._stages.leave(work.job, "read", time.perf_counter())
                 self._prefer_came = coming is None
                 self._ready.append(ready)
                 self._ready_changed.notify()
@@ -279,6 +313,8 @@ class Pipeline:
     def _begin(self, work: _Work) -> tuple[Turn, _Work]:
         with self._lock:
             turn, share = self._shared.begin(work.job)
+            if turn == "wait":  # while another is read and made
+                self._stages.leave(work.job, "read", time.perf_counter())
         return turn, replace(work, share=share)
 
     def _is_wanted(self, work: _Work) -> bool:
@@ -316,6 +352,7 @@ class Pipeline:
                     came = self._came and (self._prefer_came or not may_ask)
                     job = None if came else self._scheduler.take(() if may_ask else self._remote())
                     if job is not None:
+                        self._stages.leave(job, "queue", time.perf_counter())
                         self._reading += 1
                         return _Work(self._open[job.stream], job), None
                     if self._came:
@@ -352,6 +389,10 @@ class Pipeline:
             return
         with self._lock:
             jobs = self._shared.made(work.share, chunk)
+            made_s = time.perf_counter()
+            for job in jobs:
+                if job is not work.job:
+                    self._stages.leave(job, "ready", made_s)
             works = [
                 _Work(self._open[job.stream], job, work.share) for job in jobs if job.stream in self._open
             ]
@@ -397,6 +438,7 @@ class Pipeline:
             if self._stopping:
                 return None
             ready = self._ready.popleft()
+            self._stages.leave(ready.work.job, "ready", time.perf_counter())
             self._wake_reader()
             return ready
 

@@ -23,13 +23,17 @@ from feeder.wire.messages import ChunkRequest
 __all__ = ["Job", "Scheduler"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
-    """A request whose turn it is; `nbytes` of its stream's share are reserved until it is sent."""
+    """A request whose turn it is; `nbytes` of its stream's share are reserved until it is sent.
+
+    `since_s` is when it came into the stage that it is in, at first when it was asked; see `Stages`.
+    """
 
     stream: int
     request: ChunkRequest
     nbytes: int
+    since_s: float = field(default=0.0, compare=False)
 
 
 class _Served(Protocol):
@@ -80,7 +84,8 @@ class _Stream:
     number: int
     job: str
     image_bytes: int
-    pending: deque[ChunkRequest] = field(default_factory=deque)
+    #: And when each came.
+    pending: deque[tuple[ChunkRequest, float]] = field(default_factory=deque)
     outstanding: int = 0
     unsent_bytes: int = 0
     images: int = 0
@@ -137,8 +142,8 @@ class Scheduler:
         if not job.streams:
             del self._jobs[state.job]
 
-    def ask(self, stream: int, request: ChunkRequest) -> None:
-        """A request came.
+    def ask(self, stream: int, request: ChunkRequest, now_s: float = 0.0) -> None:
+        """A request came, now.
 
         Raises:
             ConfigError: more requests are unanswered than Opened allowed.
@@ -150,7 +155,7 @@ class Scheduler:
                 f"allowed {self.max_outstanding}"
             )
         state.outstanding += 1
-        state.pending.append(request)
+        state.pending.append((request, now_s))
         if len(state.pending) == 1:
             job = self._jobs[state.job]
             if not job.turns:
@@ -183,14 +188,14 @@ class Scheduler:
         while job.turns and found is None:
             state = job.turns.pop()
             passed.append(state)
-            request = state.pending[0]
+            request, asked_s = state.pending[0]
             nbytes = len(request.slots) * state.image_bytes
             if state.number in without or (state.unsent_bytes and state.unsent_bytes + nbytes > share):
                 continue
             job.turns.serve(state, _work(request))
             state.pending.popleft()
             state.unsent_bytes += nbytes
-            found = Job(state.number, request, nbytes)
+            found = Job(state.number, request, nbytes, asked_s)
         for state in passed:
             if state.pending:
                 job.turns.add(state)

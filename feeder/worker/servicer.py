@@ -18,7 +18,7 @@ from feeder.errors import Closed, FeederError, ProtocolError, WorkersDisagree
 from feeder.records import Dataset
 from feeder.wire import PROTOCOL, SERVICE
 from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
-from feeder.wire.messages import Open, Opened
+from feeder.wire.messages import ClientReport, Open, Opened
 from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
@@ -27,6 +27,7 @@ from feeder.worker.caching import Caching, EncodedCaching
 from feeder.worker.packing import CODECS
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
+from feeder.worker.served import stream_infos
 from feeder.worker.sessions import SessionRegistry, Ticket, job_of
 from feeder.worker.stream import Stream
 
@@ -144,6 +145,8 @@ class FeederServicer:
             side_socket="" if self._arenas is None else self._arenas.path,
             encoded_cache=None if self._encoded is None else self._encoded.info(),
             kept_bytes=self._pipeline.kept_bytes,
+            stages=self._pipeline.stages(),
+            streams=stream_infos(self._sessions.tickets(), self._pipeline.served()),
         )
 
     def feed(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]:
@@ -167,7 +170,7 @@ class FeederServicer:
             ).start()
             arena = stream.wait_opened(OPEN_DEADLINE_S)
             most = self._pipeline.max_outstanding
-            yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS)))
+            yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), reports=True))
             yield from self._pipeline.answers(stream)
         except Closed:
             return  # the client is gone, there is nobody to tell
@@ -179,7 +182,7 @@ class FeederServicer:
 
     def _open(self, opening: Open, stream: Stream, ticket: Ticket, peer: str) -> None:
         maker = self._maker(opening)
-        self._sessions.claim(ticket, opening)
+        self._sessions.claim(ticket, opening, peer)
         arena = self._arenas.claim(opening.arena) if self._arenas is not None and opening.arena else None
         slots = maker.order.consumer_slots(opening.consumer_index, opening.consumer_count)
         self._pipeline.open(stream, maker, job_of(opening), slots, arena)
@@ -243,6 +246,8 @@ class FeederServicer:
                 if isinstance(request, Open):
                     self._open(request, stream, ticket, context.peer())
                     opened = True
+                elif isinstance(request, ClientReport):
+                    self._pipeline.report(stream, request)
                 else:
                     self._pipeline.ask(stream, request)
             stream.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -23,10 +24,18 @@ def job_of(opening: Open) -> str:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A stream's right to be served; `opening` once it has claimed its place in a job."""
+    """A stream's right to be served.
+
+    Attributes:
+        opening: once it has claimed its place in a job.
+        peer: who calls.
+        opened_s: when it claimed its place, by the monotonic clock.
+    """
 
     number: int
     opening: Open | None = None
+    peer: str = ""
+    opened_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -69,6 +78,12 @@ class SessionRegistry:
         with self._lock:
             return self._draining
 
+    def tickets(self) -> list[Ticket]:
+        """Of the streams that have claimed their places, oldest first."""
+        with self._lock:
+            claimed = [ticket for ticket in self._tickets if ticket.opening is not None]
+        return sorted(claimed, key=lambda ticket: ticket.number)
+
     def drain(self) -> None:
         """Refuses streams from now on."""
         with self._lock:
@@ -93,7 +108,7 @@ class SessionRegistry:
             self._tickets.add(ticket)
             return ticket
 
-    def claim(self, ticket: Ticket, opening: Open) -> None:
+    def claim(self, ticket: Ticket, opening: Open, peer: str = "") -> None:
         """Takes the place of a stream in its job, and that of a consumer where the job has a name.
 
         Raises:
@@ -120,7 +135,7 @@ class SessionRegistry:
                 )
                 _, streams = job.sessions.get(opening.consumer_index, ("", 0))
                 job.sessions[opening.consumer_index] = (opening.session, streams + 1)
-            ticket.opening = opening
+            ticket.opening, ticket.peer, ticket.opened_s = opening, peer, time.monotonic()
 
     def _check_place(self, opening: Open) -> None:
         job = self._jobs.get(opening.job)

@@ -15,13 +15,14 @@ __all__ = ["Answer", "Stream"]
 
 class Answer(NamedTuple):
     """A FeedReply as bytes, the job that it answers if any, its images, their bytes in the client's arena,
-    and those that were copied instead of made."""
+    those that were copied instead of made, and when it was made, by the clock of the job."""
 
     data: bytes
     job: Job | None = None
     images: int = 0
     placed_bytes: int = 0
     shared_bytes: int = 0
+    made_s: float = 0.0
 
 
 class Stream:

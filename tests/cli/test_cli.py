@@ -177,6 +177,30 @@ DESCRIBED = pb.DescribeReply(
     counters=pb.Counters(images=10_000, chunks=625, bytes_sent=1_505_280_000, bad_records=2),
     uptime_s=100.0,
     quarantine=[pb.BadRecordInfo(dataset="train", record=7, shard="train-0", index=7, reason="crc")],
+    pixel_digests={"plain": "ab"},
+    stages=[
+        pb.StageInfo(name="make", chunks=100, total_s=2.0, bounds_s=[0.01, 0.1], buckets=[90, 9, 1]),
+        pb.StageInfo(name="send", bounds_s=[0.01, 0.1], buckets=[0, 0, 0]),
+    ],
+    streams=[
+        pb.StreamInfo(
+            job="night",
+            session="0123456789abcdef",
+            consumer_index=1,
+            consumer_count=2,
+            peer="ipv4:10.0.0.7:41",
+            arena=True,
+            spec=pb.Spec(dataset="train", seed=7),
+            chunks=300,
+            images=9000,
+            owed=4,
+            epoch=5,
+            age_s=60.5,
+            report=pb.ClientReport(
+                steps=900, step_s=30.0, wait_s=10.0, ready=3, prefetch=4, substituted=3, workers=2
+            ),
+        )
+    ],
 )
 
 
@@ -221,6 +245,11 @@ def test_status_as_text(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -
         "1.1 TB",
         "abababababab",
         "train: train-0: record 7: crc",
+        "make 20 ms / 100 ms, send - (mean",
+        "job 'night', consumer 1 of 2, train, ipv4:10.0.0.7:41, into its memory, session 0123456789ab\n",
+        "9,000 images in 300 chunks, 4 asked and not answered, epoch 5, for 60 s",
+        "waited for input 25.0 % of its time in 900 steps; 3 of 4 batches ready",
+        "0 slots masked, 3 substituted; 0 requests hedged, 0 retried; 2 workers",
     ):
         assert part in text
     assert "DRAINING" not in text
@@ -235,6 +264,11 @@ def test_status_as_json(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -
     assert lines[0]["datasets"][0]["records"] == 1281167
     assert lines[0]["quarantine"][0]["record"] == 7
     assert lines[0]["draining"] is False
+    assert lines[0]["pixel_digests"] == {"plain": "ab"}
+    assert lines[0]["stages"][0]["buckets"] == [90, 9, 1]
+    assert lines[0]["streams"][0]["images"] == 9000
+    assert lines[0]["streams"][0]["spec"]["seed"] == 7
+    assert lines[0]["streams"][0]["report"]["substituted"] == 3
 
 
 def test_status_of_workers_that_disagree(capsys: Out, serve: Callable[[pb.DescribeReply], str]) -> None:

@@ -16,7 +16,7 @@ from feeder.order import Order
 from feeder.wire import DESCRIBE, FEED, SERVICE
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import ChunkFrame, encode_placed, encode_reply, parse_request
-from feeder.wire.messages import ChunkRequest, Compression, Open, Opened, SlotStatus
+from feeder.wire.messages import ChunkRequest, ClientReport, Compression, Open, Opened, SlotStatus
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.arenas import Arena, Arenas
 
@@ -43,6 +43,8 @@ class ScriptedWorker:
     ) -> None:
         self.script = script or ScriptedWorker.answer
         self.asked = 0
+        self.takes_reports = False
+        self.reports: list[ClientReport] = []
         self.openings = 0
         self.arenas = None if side is None else Arenas(side, 8, 1 << 30)
         self.arena: Arena | None = None
@@ -87,10 +89,20 @@ class ScriptedWorker:
         arena = self.arena = None if self.arenas is None else self.arenas.claim(opening.arena)
         try:
             yield encode_reply(
-                Opened("scripted", self.max_outstanding, arena is not None, self._compressions)
+                Opened(
+                    "scripted",
+                    self.max_outstanding,
+                    arena is not None,
+                    self._compressions,
+                    self.takes_reports,
+                )
             )
             for data in requests:
                 request = parse_request(data)
+                if isinstance(request, ClientReport):
+                    assert self.takes_reports
+                    self.reports.append(request)
+                    continue
                 assert isinstance(request, ChunkRequest)
                 self.asked += 1
                 self.destinations += request.destination is not None

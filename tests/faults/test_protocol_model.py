@@ -47,6 +47,7 @@ from feeder.wire.codec import (
 from feeder.wire.messages import (
     Chunk,
     ChunkRequest,
+    ClientReport,
     Draining,
     Failed,
     FailureKind,
@@ -95,7 +96,7 @@ class FakeLink:
     ) -> None:
         self.name = str(address)
         self.error = self.refused_since_s = None
-        self.duplicate, self.reconnects = False, 0
+        self.duplicate, self.reconnects, self.land_s = False, 0, 0.0
         self.requests: deque[bytes] = deque()
         self.stopped = False
 
@@ -242,6 +243,7 @@ class Protocol(RuleBasedStateMachine):
         self.leaving: list[str] = []
         self.held: list[tuple[Any, Any]] = []
         self.taken = 0
+        self.reported = ClientReport()
         for name in map(str, FIRST):
             self.connect(name, knows=True)
 
@@ -430,6 +432,22 @@ class Protocol(RuleBasedStateMachine):
     def batches_stay_as_they_are(self) -> None:
         for images, expected in self.held if hasattr(self, "held") else ():
             assert (images == expected.reshape(-1, 1, 1, 1)).all()
+
+    @invariant()
+    def reports_are_sums(self) -> None:
+        """None shrinks, also when workers leave, and the slots are those of the batches that were taken."""
+        if not hasattr(self, "taken"):
+            return
+        before, self.reported = self.reported, self.engine.report()
+        now = self.reported
+        assert (now.steps, now.images) == (self.taken, self.taken * len(SLOTS))
+        assert (now.masked, now.substituted) == (0, 0)
+        assert before.hedges <= now.hedges
+        assert before.hedges + before.retries <= now.hedges + now.retries
+        assert before.bytes_copied <= now.bytes_copied
+        assert now.retries >= 0
+        assert now.ready <= now.prefetch == DEPTH
+        assert now.workers <= len(self.engine.links)
 
     def teardown(self) -> None:
         """With all workers well again the stream ends, unless all of them had failed to make a piece."""

@@ -25,6 +25,7 @@ from feeder.wire.messages import (
     BadRecordInfo,
     Chunk,
     ChunkRequest,
+    ClientReport,
     Compression,
     Draining,
     Failed,
@@ -227,6 +228,7 @@ def test_damaged_chunks_are_refused_or_read_as_protobuf_does(chunk: pb.Chunk, da
     "reply",
     [
         Opened("host:1:ab", 128),
+        Opened("host:1:ab", 128, reports=True),
         Draining(),
         Failed(3, FailureKind.STORAGE, "read failed"),
         Failed(2**64 - 1, FailureKind.BAD_RECORD, "bad", BadRecordInfo("d", 1, "s", 2, "crc")),
@@ -263,10 +265,21 @@ SPEC = StreamSpec(dataset="d", global_batch=64, lanes=16)
         Open("s", SPEC, "f", "p", 1, 2, "job"),
         ChunkRequest(1, 2, 3, (0, 1, 5)),
         ChunkRequest(2**64 - 1, 0, 2**63, (), (3, 2**40)),
+        ClientReport(),
+        ClientReport(1, 0.5, 2.5, 0.25, 3, 4, 2**63, 6, 7, 8, 9, 10, 11),
     ],
 )
 def test_requests_come_back(request_: messages.Request) -> None:
     assert parse_request(encode_request(request_)) == request_
+
+
+@pytest.mark.parametrize("field", ["step_s", "wait_s", "land_s"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_reports_whose_seconds_are_none(field: str, value: float) -> None:
+    message = pb.FeedRequest(report=pb.ClientReport(steps=1))
+    setattr(message.report, field, value)
+    with pytest.raises(ProtocolError, match=f"a report came whose {field} is"):
+        parse_request(message.SerializeToString())
 
 
 def test_enums_equal_the_protocol() -> None:

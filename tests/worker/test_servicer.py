@@ -21,12 +21,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import feeder
+import feeder.client.report as report_module
 from feeder.batch import ChunkMaker
 from feeder.decode import open_decoder
 from feeder.order import Order, SlotStatus
 from feeder.records import Dataset
 from feeder.wire import FEED, PROTOCOL, SERVICE
-from feeder.wire.messages import Chunk, ChunkRequest, Failed, FailureKind, Open, Opened
+from feeder.wire.codec import report_to_proto
+from feeder.wire.messages import Chunk, ChunkRequest, ClientReport, Failed, FailureKind, Open, Opened
 from feeder.worker.daemon import REFLECTION_STREAMS
 
 Make = Callable[..., Any]
@@ -434,3 +436,72 @@ def test_counters(worker: Any, channel: grpc.Channel, open_feed: Make) -> None:
     assert after.read_s > before.read_s
     assert after.decode_s > before.decode_s
     assert after.idle_s > before.idle_s
+
+
+def test_streams_stages_and_reports(worker: Any, channel: grpc.Channel, open_feed: Make) -> None:
+    """Describe says who is served, what it was given and says of itself, and where its chunks' time went."""
+    before = {stage.name: stage for stage in worker.describe().stages}
+    assert list(before) == ["queue", "read", "ready", "make", "send"]
+    feed = opened(
+        open_feed(channel, {"session": "abc", "job": "j", "consumer_index": 1, "consumer_count": 2})
+    )
+    for number in (1, 2, 3):
+        feed.ask(number, range(4, 8), taken=2 * number - 2)
+        chunk(feed)
+    report = ClientReport(steps=3, wait_s=0.5, ready=2, prefetch=4, images=24, workers=1)
+    feed.send(ClientReport(), report)  # the newest counts
+    described = until(
+        worker, lambda reply: reply.streams[0].report.steps == 3 and reply.streams[0].chunks == 3
+    )
+    (stream,) = described.streams
+    assert (stream.job, stream.session, stream.consumer_index, stream.consumer_count) == ("j", "abc", 1, 2)
+    assert (stream.chunks, stream.images, stream.owed) == (3, 12, 0)
+    assert (stream.epoch, stream.taken, stream.arena) == (0, 4, False)
+    assert stream.spec.dataset == "train"
+    assert stream.report == report_to_proto(report)
+    assert 0 <= stream.report_age_s <= stream.age_s
+    assert stream.peer
+    for stage in described.stages:
+        assert stage.chunks - before[stage.name].chunks == 3, stage.name
+        assert sum(stage.buckets) == stage.chunks
+        assert len(stage.buckets) == len(stage.bounds_s) + 1
+        assert list(stage.bounds_s) == sorted(stage.bounds_s)
+        assert stage.total_s >= before[stage.name].total_s
+    feed.close()
+    until(worker, lambda reply: not reply.streams)
+
+
+@pytest.mark.parametrize("transport", ["shm", "grpc"])
+def test_clients_report(worker: Any, monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
+    monkeypatch.setattr(report_module, "REPORT_S", 0.05)
+    with feeder.connect(worker.address).stream(
+        "train", batch_size=8, image_size=32, epochs=2, job="reports", transport=transport
+    ) as stream:
+        for _ in range(4):
+            next(stream)
+        described = until(worker, lambda reply: reply.streams[0].report.steps == 4)
+        (info,) = described.streams
+        assert (info.job, info.arena) == ("reports", transport == "shm")
+        assert info.report.images == 32
+        assert info.report.workers == 1
+        assert info.report.wait_s >= stream.stats().wait_s > 0
+        assert info.report.prefetch >= info.report.ready
+        assert (info.report.land_s > 0, info.report.bytes_copied > 0) == (True, transport == "grpc")
+        assert info.images >= 32
+
+
+def test_a_report_that_is_none_ends_the_stream(channel: grpc.Channel, open_feed: Make) -> None:
+    feed = opened(open_feed(channel))
+    feed.send(ClientReport(wait_s=-1.0))
+    code, details = status_of(feed)
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert "a report came whose wait_s is -1.0" in details
+
+
+def until(worker: Any, condition: Callable[[Any], bool]) -> Any:
+    """What the worker says of itself once something is true of it."""
+    deadline_s = time.monotonic() + 20
+    while not condition(reply := worker.describe()):
+        assert time.monotonic() < deadline_s, reply
+        time.sleep(0.02)
+    return reply

@@ -63,7 +63,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache", "kept_bytes", "pixel_digests")
+    __slots__ = ("version", "worker_id", "threads", "decoder", "pixel_fingerprint", "datasets", "draining", "live_streams", "max_streams", "counters", "uptime_s", "quarantine", "cache", "side_socket", "encoded_cache", "kept_bytes", "pixel_digests", "stages", "streams")
     class PixelDigestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,8 @@ class DescribeReply(_message.Message):
     ENCODED_CACHE_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PIXEL_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
     version: str
     worker_id: str
     threads: int
@@ -105,7 +107,87 @@ class DescribeReply(_message.Message):
     encoded_cache: CacheInfo
     kept_bytes: int
     pixel_digests: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ..., pixel_digests: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageInfo]
+    streams: _containers.RepeatedCompositeFieldContainer[StreamInfo]
+    def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ..., pixel_digests: _Optional[_Mapping[str, str]] = ..., stages: _Optional[_Iterable[_Union[StageInfo, _Mapping]]] = ..., streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping]]] = ...) -> None: ...
+
+class StageInfo(_message.Message):
+    __slots__ = ("name", "chunks", "total_s", "bounds_s", "buckets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_S_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_S_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    chunks: int
+    total_s: float
+    bounds_s: _containers.RepeatedScalarFieldContainer[float]
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., chunks: _Optional[int] = ..., total_s: _Optional[float] = ..., bounds_s: _Optional[_Iterable[float]] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StreamInfo(_message.Message):
+    __slots__ = ("job", "session", "consumer_index", "consumer_count", "peer", "arena", "spec", "chunks", "images", "owed", "epoch", "taken", "age_s", "report", "report_age_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    ARENA_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    OWED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    session: str
+    consumer_index: int
+    consumer_count: int
+    peer: str
+    arena: bool
+    spec: Spec
+    chunks: int
+    images: int
+    owed: int
+    epoch: int
+    taken: int
+    age_s: float
+    report: ClientReport
+    report_age_s: float
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., peer: _Optional[str] = ..., arena: bool = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., chunks: _Optional[int] = ..., images: _Optional[int] = ..., owed: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., age_s: _Optional[float] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ..., report_age_s: _Optional[float] = ...) -> None: ...
+
+class ClientReport(_message.Message):
+    __slots__ = ("steps", "step_s", "wait_s", "land_s", "ready", "prefetch", "images", "masked", "substituted", "hedges", "retries", "workers", "bytes_copied")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    LAND_S_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
+    SUBSTITUTED_FIELD_NUMBER: _ClassVar[int]
+    HEDGES_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_COPIED_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    step_s: float
+    wait_s: float
+    land_s: float
+    ready: int
+    prefetch: int
+    images: int
+    masked: int
+    substituted: int
+    hedges: int
+    retries: int
+    workers: int
+    bytes_copied: int
+    def __init__(self, steps: _Optional[int] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., land_s: _Optional[float] = ..., ready: _Optional[int] = ..., prefetch: _Optional[int] = ..., images: _Optional[int] = ..., masked: _Optional[int] = ..., substituted: _Optional[int] = ..., hedges: _Optional[int] = ..., retries: _Optional[int] = ..., workers: _Optional[int] = ..., bytes_copied: _Optional[int] = ...) -> None: ...
 
 class CacheInfo(_message.Message):
     __slots__ = ("hits", "misses", "filled", "dropped", "bytes", "segments", "budget_bytes", "full")
@@ -184,12 +266,14 @@ class Counters(_message.Message):
     def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ..., store_requests: _Optional[int] = ..., store_merged: _Optional[int] = ..., images_shared: _Optional[int] = ..., bytes_shared: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("open", "chunk")
+    __slots__ = ("open", "chunk", "report")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     open: Open
     chunk: ChunkRequest
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ...) -> None: ...
+    report: ClientReport
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("protocol", "session", "job", "consumer_index", "consumer_count", "spec", "fingerprint", "pixel_fingerprint", "arena")
@@ -282,16 +366,18 @@ class FeedReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., failed: _Optional[_Union[ChunkFailed, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("worker_id", "max_outstanding", "arena", "compressions")
+    __slots__ = ("worker_id", "max_outstanding", "arena", "compressions", "reports")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
     COMPRESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     max_outstanding: int
     arena: bool
     compressions: _containers.RepeatedScalarFieldContainer[Compression]
-    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ...) -> None: ...
+    reports: bool
+    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ..., reports: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("id", "records", "labels", "status", "bad", "placed", "compression", "packing_s", "pixels")
