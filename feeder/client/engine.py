@@ -289,7 +289,7 @@ class Engine:
     def gone(self, name: str) -> None:
         """A link's thread ends."""
         with self._lock:
-            self._sharing.close(name)
+            self._sharing.lost(name)
             self._threads.discard(name)
             if self._closed and not self._threads:
                 # Of a stream that was dropped without close: a collection of the cycles here may be far away.

@@ -106,7 +106,8 @@ class Sharing:
         self.transports[name] = "grpc"
 
     def lost(self, name: str) -> None:
-        """A worker's connection ended; it may still be writing."""
+        """A worker's connection ended, or nothing more is wanted of it; it may still be writing. Its socket
+        stays until its end tells that it is not, or all are given back."""
         self._live.discard(name)
         handover = self._handovers.get(name)
         if handover is not None:
@@ -114,16 +115,12 @@ class Sharing:
             if not self._buffers.owes(name):
                 self._forget(name)
 
-    def close(self, name: str) -> None:
-        """Nothing more is wanted of a worker, nor heard."""
-        self._live.discard(name)
-        self._forget(name)
-
     def close_all(self) -> None:
         """Gives back all sockets, and the arena; arrays that somebody keeps stay as they are."""
         self._closed = True
+        self._live.clear()
         for name in list(self._handovers):
-            self.close(name)
+            self._forget(name)
         self._arena, self._buffers = None, Buffers(0)
 
     # Batches.

@@ -501,6 +501,22 @@ class Protocol(RuleBasedStateMachine):
         assert self.engine.retired == 0
 
 
+def test_a_worker_that_leaves_for_good_while_it_may_write_gives_the_buffer_back() -> None:
+    state = Protocol()
+    state.begin(rebalance="now", transport="auto")
+    one, other = HOSTS[0], str(LATER[0])
+    state.all_of_it(one)
+    state.look_up(data=None, first={FIRST[0]}, later={LATER[0]})
+    state.all_of_it(one)
+    state.connect(other, knows=True)
+    state.go_on(asleep=None, rounds=1, keep=False)
+    state.receive(other)
+    state.lose(other)
+    state.look_up(data=None, first={FIRST[0]}, later=set())
+    state.gone()
+    state.teardown()  # sees that no buffer is retired in the end
+
+
 TestProtocol = Protocol.TestCase
 TestProtocol.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 
