@@ -1,5 +1,4 @@
-"""YUV 4:2:0 of RGB pixels: what is no YCbCr JPEG for the kernel goes this way, and all of the portable
-path."""
+"""YUV 4:2:0 of RGB pixels, in the arithmetic of the kernel: what both decoders mean by it."""
 
 from __future__ import annotations
 
@@ -8,14 +7,13 @@ import numpy.typing as npt
 
 __all__ = ["rgb_to_yuv420"]
 
-_TO_YCC = np.array(
-    [[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32
-)
-"""JFIF 1.02, section 7: BT.601 in full range."""
+_Y = np.array([19595, 38470, 7471], np.int32)
+_CHROMA = np.array([[-11059, -21709, 32768], [32768, -27439, -5329]], np.int32)
+"""JFIF 1.02, section 7 (BT.601 in full range), in 65,536ths, as libjpeg has them."""
 
 
 def rgb_to_yuv420(pixels: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """Converts by JFIF's formula, chroma as the mean of 2x2.
+    """Converts by JFIF's formula, chroma that of the mean of 2x2, halves of which are rounded down.
 
     Args:
         pixels: uint8 [H, W, 3]; H and W are even.
@@ -23,8 +21,8 @@ def rgb_to_yuv420(pixels: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> 
             which two fit in one.
     """
     height, width, _ = pixels.shape
-    out[:height] = pixels @ _TO_YCC[0] + np.float32(0.5)
-    means = pixels.reshape(height // 2, 2, width // 2, 2, 3).mean((1, 3), np.float32)
+    out[:height] = (pixels @ _Y + (1 << 15)) >> 16
+    sums = pixels.reshape(height // 2, 2, width // 2, 2, 3).sum((1, 3), np.int32)
     chroma = out[height:].reshape(2, height // 2, width // 2)
-    for plane, weights in zip(chroma, _TO_YCC[1:], strict=True):
-        plane[...] = (means @ weights + np.float32(128.5)).clip(max=255)  # blue alone, or red, has 255.5
+    for plane, weights in zip(chroma, _CHROMA, strict=True):
+        plane[...] = 128 + ((sums @ weights + ((1 << 17) - 1)) >> 18)

@@ -41,7 +41,7 @@ typedef enum feeder_filter {
 typedef enum feeder_output {
   FEEDER_RGB = 0,   /* height x width x 3 */
   FEEDER_YUV420 = 1 /* height x width of Y, then height / 2 x width / 2 each of Cb and Cr, in full range as JFIF has it;
-                     * height and width are even. Chroma is the mean of 2x2 of what it is at output size */
+                     * height and width are even. Made of the pixels of FEEDER_RGB, chroma of the mean of 2x2 */
 } feeder_output;
 
 /* Instruction sets of the inner loops; all give the same pixels. A machine has FEEDER_PLAIN and others of its own kind. */

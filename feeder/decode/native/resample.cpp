@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "prefetch.h"
-#include "yuv420.h"
 
 namespace feeder {
 namespace {
@@ -25,8 +24,9 @@ bool same_grid(const PlaneLayout::Plane &a, const PlaneLayout::Plane &b) {
   return a.across == b.across && a.down == b.down && a.width == b.width && a.height == b.height;
 }
 
-// The first plane, from `first` on, that has the grid of this one.
-int first_like(const PlaneLayout &layout, int component, int first) {
+// The first plane that has the grid of this one.
+int first_like(const PlaneLayout &layout, int component) {
+  int first = 0;
   while (!same_grid(layout.plane[first], layout.plane[component])) ++first;
   return first;
 }
@@ -44,9 +44,9 @@ int most_open(const Taps *taps, int outputs, int ahead) {
 
 // As the horizontal loop of a level that has columns of `rows` words, in sums of 32 bits that are rounded once.
 void horizontal_wide(int rows, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps,
-                     int outputs, int16_t *out, int step) {
+                     int outputs, int16_t *out) {
   constexpr int kShift = kRowBits + kWeightBits - kColumnBits;
-  for (int output = 0; output < outputs; ++output, out += step * rows, weights += taps) {
+  for (int output = 0; output < outputs; ++output, out += 3 * rows, weights += taps) {
     const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * rows;
     int32_t sums[kMostRows];
     std::fill(sums, sums + rows, 1 << (kShift - 1));
@@ -84,58 +84,26 @@ bool Resampler::begin(const PlaneLayout &layout) noexcept {
   components_ = layout.components;
   ycc_ = layout.ycc;
   lasting_ = layout.lasting;
-  const bool yuv = geometry_.output == FEEDER_YUV420;
-  planar_ = yuv && (components_ == 1 || ycc_);
-  converted_ = yuv && !planar_;
-  divide();
+  output_row_ = group_rows_ = 0;
   return build_tables(layout) && place_planes(layout);
-}
-
-void Resampler::divide() {
-  const int width = geometry_.out_width, height = geometry_.out_height;
-  if (!planar_) {
-    parts_[0] = {0, components_, width, height, static_cast<size_t>(width) * 3, geometry_.out, 0, 0};
-    return;
-  }
-  const Yuv420 out(geometry_.out, width, height);
-  for (int i = 0; i < components_; ++i) {
-    const int half = i == 0 ? 1 : 2;
-    parts_[i] = {i, i + 1, width / half, height / half, static_cast<size_t>(width / half), out.plane[i], 0, 0};
-  }
-  if (components_ == 1) std::memset(out.plane[1], 128, 2 * out.chroma_bytes);
 }
 
 bool Resampler::build_tables(const PlaneLayout &layout) {
   const Window &window = geometry_.window;
   const auto across = [&](int component) {
     const PlaneLayout::Plane &plane = layout.plane[component];
-    return Axis{geometry_.box_x,
-                geometry_.box_width,
-                part_of(component).width,
-                planar_ && component > 0,
-                geometry_.filter,
-                geometry_.antialias,
-                {window.left, window.right},
-                plane.across,
-                smoothed(layout, component),
+    return Axis{geometry_.box_x,     geometry_.box_width,         geometry_.out_width, geometry_.filter,
+                geometry_.antialias, {window.left, window.right}, plane.across,        smoothed(layout, component),
                 plane.width};
   };
   const auto down = [&](int component) {
     const PlaneLayout::Plane &plane = layout.plane[component];
-    return Axis{geometry_.box_y,
-                geometry_.box_height,
-                part_of(component).height,
-                planar_ && component > 0,
-                geometry_.filter,
-                geometry_.antialias,
-                {window.top, window.bottom},
-                plane.down,
-                smoothed(layout, component),
+    return Axis{geometry_.box_y,     geometry_.box_height,        geometry_.out_height, geometry_.filter,
+                geometry_.antialias, {window.top, window.bottom}, plane.down,           smoothed(layout, component),
                 plane.height};
   };
-  // Chroma of a size of its own has tables of its own.
-  const auto like = [&](int component) { return first_like(layout, component, planar_ ? std::min(component, 1) : 0); };
-  const auto most_outputs = static_cast<size_t>(geometry_.out_width);
+  const auto out_width = static_cast<size_t>(geometry_.out_width);
+  const auto out_height = static_cast<size_t>(geometry_.out_height);
   size_t scratch_size = 0, columns_size = 0;
   for (int i = 0; i < components_; ++i) {
     const Axis x = across(i), y = down(i);
@@ -149,12 +117,10 @@ bool Resampler::build_tables(const PlaneLayout &layout) {
   Parts tables;
   const auto lay_out = [&] {
     tables.add(&scratch, scratch_size);
-    tables.add(&column_taps, most_outputs);
-    tables.add(&column_weights, most_outputs * columns_size);
+    tables.add(&column_taps, out_width);
+    tables.add(&column_weights, out_width * columns_size);
     for (int i = 0; i < components_; ++i) {
-      if (like(i) != i) continue;
-      const auto out_width = static_cast<size_t>(part_of(i).width);
-      const auto out_height = static_cast<size_t>(part_of(i).height);
+      if (first_like(layout, i) != i) continue;
       const auto most = static_cast<size_t>(most_taps(down(i)));
       tables.add(&plane_[i].columns.firsts, out_width);
       tables.add(&plane_[i].columns.weights, out_width * static_cast<size_t>(most_taps(across(i))));
@@ -168,17 +134,17 @@ bool Resampler::build_tables(const PlaneLayout &layout) {
   lay_out();
 
   for (int i = 0; i < components_; ++i) {
-    if (like(i) != i) {
-      plane_[i].columns = plane_[like(i)].columns;
-      plane_[i].rows = plane_[like(i)].rows;
+    const int like = first_like(layout, i);
+    if (like != i) {
+      plane_[i].columns = plane_[like].columns;
+      plane_[i].rows = plane_[like].rows;
       continue;
     }
-    const Part &part = part_of(i);
     Columns &columns = plane_[i].columns;
     columns.most = weigh(across(i), kWeightBits, scratch, column_taps, column_weights);
     columns.wide = columns.most > kMostTaps;
-    for (int x = 0; x < part.width; ++x) {
-      const Taps taps = column_taps[geometry_.flip ? part.width - 1 - x : x];
+    for (int x = 0; x < geometry_.out_width; ++x) {
+      const Taps taps = column_taps[geometry_.flip ? geometry_.out_width - 1 - x : x];
       columns.firsts[x] = taps.first;
       uint32_t *weights = columns.weights + static_cast<ptrdiff_t>(x) * columns.most;
       for (int k = 0; k < columns.most; ++k) {
@@ -192,7 +158,7 @@ bool Resampler::build_tables(const PlaneLayout &layout) {
     rows.wide = most_taps(axis) > kMostTaps;
     rows.most = weigh(axis, rows.wide ? kWideWeightBits : kWeightBits, scratch, rows.taps, rows.weights);
     if (rows.wide) continue;
-    const Taps last = rows.taps[part.height - 1];
+    const Taps last = rows.taps[out_height - 1];
     for (int32_t k = 0; k < last.offset + last.count; ++k) rows.narrow[k] = static_cast<int16_t>(rows.weights[k]);
   }
   return true;
@@ -208,7 +174,7 @@ bool Resampler::place_planes(const PlaneLayout &layout) {
     plane.words = (plane.samples + kBlock - 1) / kBlock * kBlock;
     plane.next = plane.slot = 0;
     plane.needed = plane.rows.taps[0].end();
-    plane.kept = plane.rows.wide ? most_open(plane.rows.taps, part_of(i).height, ahead)
+    plane.kept = plane.rows.wide ? most_open(plane.rows.taps, geometry_.out_height, ahead)
                                  : std::min(plane.rows.most + ahead, region.bottom - region.top);
     words = std::max(words, plane.words);
     most_columns = std::max(most_columns, plane.columns.most);
@@ -227,7 +193,10 @@ bool Resampler::place_planes(const PlaneLayout &layout) {
     pixels.add(&turned_, group_size * static_cast<size_t>(words + most_columns));
     pixels.add(&columns_, group_size * out_columns);
     pixels.add(&spare_row_, out_columns);
-    pixels.add(&rgb_rows_, converted_ ? group_size * out_columns : 0);
+    for (int i = 0; i < 3 && geometry_.output == FEEDER_YUV420; ++i) {
+      const int columns = i == 0 ? geometry_.out_width : chroma_columns(geometry_.out_width);
+      pixels.add(&yuv_columns_[i], group_size * static_cast<size_t>(columns));
+    }
   };
   lay_out();
   if (!pixels.place(pixels_)) return false;
@@ -237,9 +206,8 @@ bool Resampler::place_planes(const PlaneLayout &layout) {
 
 void Resampler::push(int component, const uint8_t *row) noexcept {
   Plane &plane = plane_[component];
-  Part &part = part_of(component);
   if (plane.rows.wide) {
-    add_wide(part, &plane, row);
+    add_wide(&plane, row);
   } else {
     if (!lasting_) {
       uint8_t *const copy = plane.copies + static_cast<ptrdiff_t>(plane.slot) * plane.words;
@@ -250,17 +218,17 @@ void Resampler::push(int component, const uint8_t *row) noexcept {
     if (++plane.slot == plane.kept) plane.slot = 0;
   }
   if (++plane.next < plane.needed) return;
-  while (part.row < part.height) {
-    for (int i = part.first; i < part.last; ++i) {
+  while (output_row_ < geometry_.out_height) {
+    for (int i = 0; i < components_; ++i) {
       if (plane_[i].next < plane_[i].needed) return;
     }
-    emit_row(&part);
+    emit_row();
   }
 }
 
-void Resampler::add_wide(const Part &part, Plane *plane, const uint8_t *row) {
+void Resampler::add_wide(Plane *plane, const uint8_t *row) {
   const int at = plane->next;
-  for (int output = part.row; output < part.height; ++output) {
+  for (int output = output_row_; output < geometry_.out_height; ++output) {
     const Taps taps = plane->rows.taps[output];
     if (taps.first > at) break;
     if (at >= taps.end()) continue;
@@ -271,16 +239,17 @@ void Resampler::add_wide(const Part &part, Plane *plane, const uint8_t *row) {
   }
 }
 
-// Adds the next output row of a part's planes to the group; passes the group on when it is full or the last.
-void Resampler::emit_row(Part *part) {
-  if (!converted_) prefetch(part->out + static_cast<size_t>(part->row) * part->row_bytes, part->row_bytes);
-  for (int i = part->first; i < part->last; ++i) {
+// Adds the next output row of all planes to the group; passes the group on when it is full or the last.
+void Resampler::emit_row() {
+  const auto out_row = static_cast<size_t>(geometry_.out_width) * (geometry_.output == FEEDER_RGB ? 3 : 1);
+  prefetch(geometry_.out + static_cast<size_t>(output_row_) * out_row, out_row);
+  for (int i = 0; i < components_; ++i) {
     const Plane &plane = plane_[i];
-    const Taps taps = plane.rows.taps[part->row];
-    int16_t *out = plane.group + static_cast<ptrdiff_t>(part->group_rows) * plane.words;
+    const Taps taps = plane.rows.taps[output_row_];
+    int16_t *out = plane.group + static_cast<ptrdiff_t>(group_rows_) * plane.words;
     if (plane.rows.wide) {
       constexpr int kShift = kWideWeightBits - kRowBits;
-      const int32_t *sums = plane.sums + static_cast<ptrdiff_t>(part->row % plane.kept) * plane.words;
+      const int32_t *sums = plane.sums + static_cast<ptrdiff_t>(output_row_ % plane.kept) * plane.words;
       for (int x = 0; x < plane.words; ++x) out[x] = static_cast<int16_t>((sums[x] + (1 << (kShift - 1))) >> kShift);
       continue;
     }
@@ -288,44 +257,66 @@ void Resampler::emit_row(Part *part) {
     while (slot < 0) slot += plane.kept;
     level_.vertical(plane.ring + slot, plane.rows.narrow + taps.offset, taps.count, plane.samples, out);
   }
-  ++part->row;
-  if (part->row < part->height) {
-    for (int i = part->first; i < part->last; ++i) plane_[i].needed = plane_[i].rows.taps[part->row].end();
+  ++output_row_;
+  if (output_row_ < geometry_.out_height) {
+    for (int i = 0; i < components_; ++i) plane_[i].needed = plane_[i].rows.taps[output_row_].end();
   }
-  if (++part->group_rows == level_.rows || part->row == part->height) finish_group(part);
+  if (++group_rows_ == level_.rows || output_row_ == geometry_.out_height) finish_group();
 }
 
-void Resampler::finish_group(Part *part) {
-  const int column = level_.rows, step = planar_ ? 1 : 3;
-  for (int i = part->first; i < part->last; ++i) {
+void Resampler::finish_group() {
+  const int column = level_.rows;
+  for (int i = 0; i < components_; ++i) {
     const Plane &plane = plane_[i];
     const Columns &columns = plane.columns;
-    int16_t *const out = columns_ + (i - part->first) * column;
+    int16_t *const out = columns_ + i * column;
     level_.turn(plane.group, plane.samples, plane.words, turned_);
     if (columns.wide) {
-      horizontal_wide(column, turned_, columns.firsts, columns.weights, columns.most, part->width, out, step);
+      horizontal_wide(column, turned_, columns.firsts, columns.weights, columns.most, geometry_.out_width, out);
     } else {
-      level_.horizontal(turned_, columns.firsts, columns.weights, columns.most, part->width, out, step);
+      level_.horizontal(turned_, columns.firsts, columns.weights, columns.most, geometry_.out_width, out);
     }
   }
-  if (!planar_ && components_ == 1) {
-    for (int16_t *pixel = columns_, *end = columns_ + 3 * column * part->width; pixel < end; pixel += 3 * column) {
+  if (components_ == 1) {
+    for (int16_t *pixel = columns_, *end = columns_ + 3 * column * geometry_.out_width; pixel < end;
+         pixel += 3 * column) {
       std::copy(pixel, pixel + column, pixel + column);
       std::copy(pixel, pixel + column, pixel + 2 * column);
     }
+  } else if (ycc_) {
+    level_.ycc_to_rgb(columns_, geometry_.out_width);
   }
-  if (!planar_ && ycc_) level_.ycc_to_rgb(columns_, part->width);
-  const int first = part->row - part->group_rows;
+  if (geometry_.output == FEEDER_YUV420) {
+    write_yuv420();
+  } else {
+    write_rows(columns_, 3 * geometry_.out_width, geometry_.out);
+  }
+  group_rows_ = 0;
+}
+
+// Writes the group as rows of `count` bytes, of which the first of all is at `out`.
+void Resampler::write_rows(const int16_t *columns, int count, uint8_t *out) {
   uint8_t *rows[kMostRows];
-  for (int y = 0; y < column; ++y) {
-    uint8_t *const out = converted_ ? rgb_rows_ + static_cast<size_t>(y) * part->row_bytes
-                                    : part->out + static_cast<size_t>(first + y) * part->row_bytes;
-    rows[y] = y < part->group_rows ? out : spare_row_;
+  out += static_cast<ptrdiff_t>(output_row_ - group_rows_) * count;
+  for (int y = 0; y < level_.rows; ++y) rows[y] = y < group_rows_ ? out + static_cast<ptrdiff_t>(y) * count : spare_row_;
+  level_.finish(columns, count, rows);
+}
+
+void Resampler::write_yuv420() {
+  const int width = geometry_.out_width, chroma_width = width / 2;
+  level_.rgb_to_yuv420(columns_, width, yuv_columns_[0], yuv_columns_[1], yuv_columns_[2]);
+  write_rows(yuv_columns_[0], width, geometry_.out);
+  uint8_t *plane = geometry_.out + static_cast<ptrdiff_t>(width) * geometry_.out_height;
+  for (int i = 1; i < 3; ++i, plane += static_cast<ptrdiff_t>(chroma_width) * (geometry_.out_height / 2)) {
+    // The height is even, and groups but the last are: no four pixels are divided by groups.
+    uint8_t *const out = plane + static_cast<ptrdiff_t>((output_row_ - group_rows_) / 2) * chroma_width;
+    uint8_t *rows[kMostRows];
+    for (int word = 0; word < level_.rows; ++word) {
+      const int row = word / 8 * 4 + word % 4, x = word % 8 < 4 ? 0 : chroma_distance(width);
+      rows[word] = 2 * row < group_rows_ ? out + static_cast<ptrdiff_t>(row) * chroma_width + x : spare_row_;
+    }
+    level_.finish(yuv_columns_[i], chroma_columns(width), rows);
   }
-  level_.finish(columns_, step * part->width, rows);
-  // Levels have an even number of rows, so that no pair of rows is divided by groups.
-  if (converted_) Yuv420(geometry_.out, part->width, part->height).write_rows(rows, first, part->group_rows);
-  part->group_rows = 0;
 }
 
 }  // namespace feeder

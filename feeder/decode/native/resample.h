@@ -1,6 +1,6 @@
 // Separable resampling of planes as they stream out of a decoder: each plane's rows are weighed vertically while they
-// are warm, then horizontally at output height; pixels are made of them at output size. For YUV 4:2:0 the planes are the
-// output, chroma as the mean of 2x2 of what it is at output size, which is a matter of its weights alone.
+// are warm, then horizontally at output height; pixels are made of them at output size. YUV 4:2:0 is made of those, R, G
+// and B in whole levels, so that it is exactly what the RGB output says.
 #pragma once
 
 #include <cstddef>
@@ -53,15 +53,6 @@ class Resampler : public PlaneSink {
     int most;
     bool wide;
   };
-  // Planes whose rows are emitted together.
-  struct Part {
-    int first, last;    // planes; last is behind them
-    int width, height;  // of the output
-    size_t row_bytes;   // of the output
-    uint8_t *out;
-    int row;            // next to emit
-    int group_rows;     // in the group so far
-  };
   struct Plane {
     Rows rows;
     Columns columns;
@@ -77,28 +68,25 @@ class Resampler : public PlaneSink {
     int16_t *group;        // output rows of the group
   };
 
-  // What a plane's rows become.
-  Part &part_of(int component) { return parts_[planar_ ? component : 0]; }
-
-  void divide();
   bool build_tables(const PlaneLayout &layout);
   bool place_planes(const PlaneLayout &layout);
-  void add_wide(const Part &part, Plane *plane, const uint8_t *row);
-  void emit_row(Part *part);
-  void finish_group(Part *part);
+  void add_wide(Plane *plane, const uint8_t *row);
+  void emit_row();
+  void finish_group();
+  void write_rows(const int16_t *columns, int count, uint8_t *out);
+  void write_yuv420();
 
   const Level &level_;
   Geometry geometry_ = {};
   int components_ = 0;
   bool ycc_ = false, lasting_ = false;
-  bool planar_ = false;     // each plane is a part of its own
-  bool converted_ = false;  // pixels are R, G and B, and become YUV 4:2:0
   Plane plane_[kMaxPlanes] = {};
-  Part parts_[kMaxPlanes] = {};
+  int output_row_ = 0;  // next to emit
+  int group_rows_ = 0;  // in the group so far
   int16_t *turned_ = nullptr;   // the group's columns of one plane
   int16_t *columns_ = nullptr;  // of the output
+  int16_t *yuv_columns_[3] = {};  // of YUV 4:2:0
   uint8_t *spare_row_ = nullptr;
-  uint8_t *rgb_rows_ = nullptr;  // of a group, where they are converted
   Scratch tables_, pixels_;
 };
 

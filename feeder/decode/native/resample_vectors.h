@@ -105,10 +105,10 @@ void turn(const int16_t *rows, int samples, int stride, int16_t *columns) {
 template <typename X, int fixed>
 struct Horizontal {
   static void run(int taps, const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int outputs,
-                  int16_t *out, int step) {
+                  int16_t *out) {
     constexpr int kVectors = X::kRows / X::kWords;
     const int count = fixed != 0 ? fixed : taps;
-    for (int output = 0; output < outputs; ++output, out += step * X::kRows, weights += count) {
+    for (int output = 0; output < outputs; ++output, out += 3 * X::kRows, weights += count) {
       const int16_t *column = columns + static_cast<ptrdiff_t>(firsts[output]) * X::kRows;
       typename X::Vector sums[kVectors];
       for (int i = 0; i < kVectors; ++i) {
@@ -127,8 +127,8 @@ struct Horizontal {
 
 template <typename X>
 void horizontal(const int16_t *columns, const int32_t *firsts, const uint32_t *weights, int taps, int outputs,
-                int16_t *out, int step) {
-  with_taps<Horizontal, X>(taps, columns, firsts, weights, outputs, out, step);
+                int16_t *out) {
+  with_taps<Horizontal, X>(taps, columns, firsts, weights, outputs, out);
 }
 
 template <typename X>
@@ -141,6 +141,64 @@ void ycc_to_rgb(int16_t *columns, int pixels) {
       X::store(red, X::adds16(y, X::adds16(cr, by(cr, kRedCr))));
       X::store(green, X::subs16(y, X::adds16(by(cb, kGreenCb), by(cr, kGreenCr))));
       X::store(blue, X::adds16(y, X::adds16(cb, by(cb, kBlueCb))));
+    }
+  }
+}
+
+// Two pixels beside each other: R, G and B in whole levels less 128, and what YUV 4:2:0 is made of.
+template <typename X>
+struct PixelPair {
+  using V = typename X::Vector;
+  V left[3], right[3];
+
+  explicit PixelPair(const int16_t *columns) {
+    for (int i = 0; i < 3; ++i) {
+      left[i] = level(columns + i * X::kRows);
+      right[i] = level(columns + (3 + i) * X::kRows);
+    }
+  }
+  static V level(const int16_t *words) {
+    const V rounded = X::mulhrs(X::load(words), X::words16(1 << (15 - kColumnBits)));
+    const V room = X::words16(0x7FFF - 127);  // to the end of 16 bits, above 127 as below -128
+    return X::adds16(X::subs16(X::subs16(X::adds16(rounded, room), room), room), room);
+  }
+  static V luma(const V *rgb) {
+    const V red_green = X::pairs(kYRed, kHalfYGreen), green_blue = X::pairs(kHalfYGreen, kYBlue);
+    const auto weigh = [&](V first, V second) {
+      const V sum = X::add32(X::madd(first, red_green), X::madd(second, green_blue));
+      return X::template down32<16>(X::add32(sum, X::words32(1 << 15)));
+    };
+    return X::template up16<kColumnBits>(X::pack32(weigh(X::low16(rgb[0], rgb[1]), X::low16(rgb[1], rgb[2])),
+                                                   weigh(X::high16(rgb[0], rgb[1]), X::high16(rgb[1], rgb[2]))));
+  }
+  // Of rows two by two, in 32 bits; `doubled` is the channel whose weight is a half.
+  V chroma(int doubled, int first, int first_weight, int second, int second_weight) const {
+    const auto sum = [&](int i) { return X::add16(left[i], right[i]); };
+    const V half = X::madd(X::template up16<1>(sum(doubled)), X::words16(kHalfChroma));
+    const V others = X::add32(X::madd(sum(first), X::words16(first_weight)), X::madd(sum(second), X::words16(second_weight)));
+    return X::template down32<kChromaShift>(X::add32(X::add32(half, others), X::words32(kChromaRounding)));
+  }
+  V cb() const { return chroma(2, 0, kCbRed, 1, kCbGreen); }
+  V cr() const { return chroma(0, 1, kCrGreen, 2, kCrBlue); }
+};
+
+template <typename X>
+void rgb_to_yuv420(const int16_t *columns, int pixels, int16_t *y, int16_t *cb, int16_t *cr) {
+  const auto store_two = [](int16_t *at, typename X::Vector first, typename X::Vector second) {
+    X::store(at, X::template up16<kColumnBits>(X::pack32(first, second)));
+  };
+  for (int column = 0; column < chroma_columns(pixels); ++column) {
+    for (int part = 0; part < X::kRows; part += X::kWords) {
+      const auto pair = [&](int place) {
+        const PixelPair<X> made(columns + ptrdiff_t{6} * X::kRows * place + part);
+        int16_t *const two = y + ptrdiff_t{2} * X::kRows * place + part;
+        X::store(two, made.luma(made.left));
+        X::store(two + X::kRows, made.luma(made.right));
+        return made;
+      };
+      const PixelPair<X> own = pair(column), other = pair(column + chroma_distance(pixels));
+      store_two(cb + column * X::kRows + part, own.cb(), other.cb());
+      store_two(cr + column * X::kRows + part, own.cr(), other.cr());
     }
   }
 }
@@ -189,6 +247,7 @@ void finish(const int16_t *columns, int count, uint8_t *const *rows) {
 }
 
 template <typename X>
-constexpr Level kVectorLevel = {X::kRows, vertical<X>, turn<X>, horizontal<X>, ycc_to_rgb<X>, finish<X>};
+constexpr Level kVectorLevel = {X::kRows, vertical<X>, turn<X>, horizontal<X>, ycc_to_rgb<X>, rgb_to_yuv420<X>,
+                                     finish<X>};
 
 }  // namespace feeder

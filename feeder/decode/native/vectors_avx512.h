@@ -35,12 +35,22 @@ struct Avx512 {
   }
   static Vector words16(int value) { return _mm512_set1_epi16(static_cast<int16_t>(value)); }
   static Vector words32(int32_t value) { return _mm512_set1_epi32(value); }
+  static Vector pairs(int low, int high) {
+    return words32(static_cast<int32_t>(static_cast<uint32_t>(high) << 16 | (static_cast<uint32_t>(low) & 0xFFFFU)));
+  }
 
   static Vector add16(Vector a, Vector b) { return _mm512_add_epi16(a, b); }
+  static Vector add32(Vector a, Vector b) { return _mm512_add_epi32(a, b); }
   static Vector adds16(Vector a, Vector b) { return _mm512_adds_epi16(a, b); }
   static Vector subs16(Vector a, Vector b) { return _mm512_subs_epi16(a, b); }
+  static Vector madd(Vector a, Vector b) { return _mm512_madd_epi16(a, b); }
   static Vector mulhrs(Vector a, Vector b) { return _mm512_mulhrs_epi16(a, b); }
   static Vector flip_bits(Vector a, Vector b) { return _mm512_xor_si512(a, b); }
+  template <int bits>
+  static Vector up16(Vector a) { return _mm512_slli_epi16(a, bits); }
+  template <int bits>
+  static Vector down32(Vector a) { return _mm512_srai_epi32(a, bits); }
+  static Vector pack32(Vector a, Vector b) { return _mm512_packs_epi32(a, b); }
   static Vector pack16(Vector a, Vector b) { return _mm512_packs_epi16(a, b); }
   static Vector low8(Vector a, Vector b) { return _mm512_unpacklo_epi8(a, b); }
   static Vector high8(Vector a, Vector b) { return _mm512_unpackhi_epi8(a, b); }

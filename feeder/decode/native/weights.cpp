@@ -6,9 +6,6 @@
 namespace feeder {
 namespace {
 
-// Outputs before pairs of them become one.
-int meant(const Axis &axis) { return axis.pairs ? 2 * axis.outputs : axis.outputs; }
-
 double triangle(double distance) { return distance < 1.0 ? 1.0 - distance : 0.0; }
 
 // Pillow's cubic, A = -0.5.
@@ -24,7 +21,7 @@ double cubic(double distance) {
 class Tf1Pixels {
  public:
   explicit Tf1Pixels(const Axis &axis)
-      : axis_(axis), scale_(static_cast<float>(axis.length) / static_cast<float>(meant(axis))) {}
+      : axis_(axis), scale_(static_cast<float>(axis.length) / static_cast<float>(axis.outputs)) {}
 
   Span weigh(int output, double *weights) const {
     constexpr int kSteps = 1024;
@@ -54,15 +51,11 @@ class Tf1Pixels {
 
 double radius(feeder_filter filter) { return filter == FEEDER_BILINEAR ? 1.0 : 2.0; }
 
-double stretch(const Axis &axis) {
-  return axis.antialias && axis.filter != FEEDER_TF1_BICUBIC ? std::max(1.0, axis.length / meant(axis)) : 1.0;
-}
+double stretch(const Axis &axis) { return axis.antialias && axis.filter != FEEDER_TF1_BICUBIC ? std::max(1.0, axis.length / axis.outputs) : 1.0; }
 
 int most_pixels(const Axis &axis) {
   const int pixels = axis.window.end - axis.window.begin;
-  // The second one of a pair begins so much later.
-  const int later = axis.pairs ? static_cast<int>(std::ceil(axis.length / meant(axis))) + 1 : 0;
-  return std::min(pixels, static_cast<int>(std::ceil(radius(axis.filter) * stretch(axis))) * 2 + 1 + later);
+  return std::min(pixels, static_cast<int>(std::ceil(radius(axis.filter) * stretch(axis))) * 2 + 1);
 }
 
 // Pixels that an output is made of: their span and, in `weights`, how much of each. Positions and weights are Pillow's,
@@ -72,7 +65,7 @@ class Pixels {
  public:
   explicit Pixels(const Axis &axis)
       : axis_(axis),
-        scale_(axis.length / meant(axis)),
+        scale_(axis.length / axis.outputs),
         support_(radius(filter) * stretch(axis)),
         inverse_(1.0 / stretch(axis)) {}
 
@@ -101,19 +94,6 @@ class Pixels {
   const Axis axis_;
   const double scale_, support_, inverse_;
 };
-
-// The mean of two neighbours, of which the second one begins and ends no earlier; `other` is scratch memory.
-template <typename PixelWeights>
-Span weigh_pair(const PixelWeights &pixel_weights, int pair, double *weights, double *other) {
-  const Span first = pixel_weights.weigh(2 * pair, weights), second = pixel_weights.weigh(2 * pair + 1, other);
-  const Span both = {first.begin, std::max(first.end, second.end)};
-  std::fill(weights + (first.end - both.begin), weights + (both.end - both.begin), 0.0);
-  for (int pixel = second.begin; pixel < second.end; ++pixel) {
-    weights[pixel - both.begin] += other[pixel - second.begin];
-  }
-  for (int pixel = both.begin; pixel < both.end; ++pixel) weights[pixel - both.begin] *= 0.5;
-  return both;
-}
 
 // From weights of pixels to weights of the samples that these are made of.
 Span to_samples(const Axis &axis, Span pixels, const double *weights, double *out) {
@@ -150,14 +130,13 @@ void round(const double *weights, int count, int bits, int32_t *out) {
 template <typename PixelWeights>
 int weigh_all(const Axis &axis, const PixelWeights &pixel_weights, int bits, double *scratch, Taps *taps,
               int32_t *weights) {
-  double *const of_pixels = scratch, *const of_others = of_pixels + most_pixels(axis);
-  double *const of_samples = of_others + (axis.pairs ? most_pixels(axis) : 0);
+  double *const of_pixels = scratch, *const of_samples = scratch + most_pixels(axis);
   // The region begins here.
   const int begin = samples_of(axis.window, axis.each, axis.smooth, axis.samples).begin;
   int32_t offset = 0;
   int most = 0;
   for (int i = 0; i < axis.outputs; ++i) {
-    Span span = axis.pairs ? weigh_pair(pixel_weights, i, of_pixels, of_others) : pixel_weights.weigh(i, of_pixels);
+    Span span = pixel_weights.weigh(i, of_pixels);
     const double *from = of_pixels;
     if (axis.each != 1) {
       span = to_samples(axis, span, of_pixels, of_samples);
@@ -180,9 +159,7 @@ int most_taps(const Axis &axis) {
   return axis.each == 1 ? pixels : std::min(axis.samples, (pixels - 1) / axis.each + 4);
 }
 
-size_t weigh_scratch(const Axis &axis) {
-  return static_cast<size_t>((axis.pairs ? 2 : 1) * most_pixels(axis) + most_taps(axis));
-}
+size_t weigh_scratch(const Axis &axis) { return static_cast<size_t>(most_pixels(axis) + most_taps(axis)); }
 
 int weigh(const Axis &axis, int bits, double *scratch, Taps *taps, int32_t *weights) {
   if (axis.filter == FEEDER_BILINEAR) {

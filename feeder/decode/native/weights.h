@@ -16,12 +16,10 @@ struct Taps {
 };
 
 // One axis of a plane. The box, which may begin and end within a pixel, is stretched over the outputs; it lies within
-// the window, and pixels outside of the window have no weight. Where outputs are pairs, twice as many are meant, and each
-// is the mean of two neighbours.
+// the window, and pixels outside of the window have no weight.
 struct Axis {
   double box, length;  // in pixels
   int outputs;
-  bool pairs;
   feeder_filter filter;
   bool antialias;
   Span window;   // pixels
