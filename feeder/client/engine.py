@@ -1,4 +1,4 @@
-"""What runs behind a stream: the links' threads, the session that they share, and the batches in the making.
+"""What runs behind a stream: the links' threads, and the session and the batches that they share.
 
 Nothing here knows the Stream, so that one which is dropped without close can be collected and its threads
 end.
@@ -16,14 +16,14 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import NoReturn
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
 from feeder.client.link import Link
+from feeder.client.making import Making
 from feeder.client.names import Watch
 from feeder.client.report import Pace, Part
-from feeder.client.session import SUSPECT_AFTER_S, Piece, Rebalance, Request, Session, WorkerView
+from feeder.client.session import SUSPECT_AFTER_S, Rebalance, Session, WorkerView
 from feeder.client.sharing import Sharing, Transport
 from feeder.client.trouble import failure, refusal, silence
 from feeder.client.workers import WorkerInfo, check_agreement
@@ -60,9 +60,7 @@ class Engine:
     Attributes:
         links: one a worker, by its address; a new dict whenever one comes or goes.
         pace: how the consumer fares.
-        received_bytes: of chunk messages' pixels, as they came.
-        saved_bytes: of pixels that need not come, thanks to compression.
-        copied_bytes: from connections into batches, and from batch to batch.
+        making: the batches, and what their bytes cost.
     """
 
     def __init__(
@@ -86,9 +84,6 @@ class Engine:
         spec = order.spec
         self.pace = Pace()
         self._depth = depth
-        self.received_bytes = 0
-        self.saved_bytes = 0
-        self.copied_bytes = 0
         self._compression: Choice = compression
         self.links = {
             str(address): Link(address, opening, self, time.monotonic, compression, str(address) in missing)
@@ -117,10 +112,10 @@ class Engine:
         self._lock = threading.Lock()
         shape = (len(self._slots), *spec.image_shape)
         self._sharing = Sharing(transport, shape, depth, self._lock)
+        self.making = Making(self._slots, spec.image_bytes, self._sharing)
         #: Holds something when a batch is ready, or a worker's state changed. No Condition: its wait is
         #: Python, and a KeyboardInterrupt within would leave the lock as nobody expects it.
         self._changed: SimpleQueue[None] = SimpleQueue()
-        self._assemblies: dict[int, Assembly] = {}
         self._progress_s = time.monotonic()
         self._fault: FeederError | None = None
         self._closed = False
@@ -175,9 +170,7 @@ class Engine:
     def _ready(self) -> Assembly | None:
         step = self._session.ready
         assert step is not None
-        assembly = self._assemblies[step.number]
-        if assembly.landing:
-            self.copied_bytes += assembly.leave()
+        assembly = self.making.ready(step.number)
         self.pace.takes(step.number, assembly.status)
         return assembly
 
@@ -243,7 +236,7 @@ class Engine:
         if self._watch is not None:  # last, since a look-up that hangs would take the links' time
             self._watch.join(deadline - time.monotonic())
         with self._lock:
-            self._assemblies.clear()
+            self.making.clear()
             self._sharing.close_all()
         _running.discard(self)
 
@@ -293,7 +286,7 @@ class Engine:
             self._threads.discard(name)
             if self._closed and not self._threads:
                 # Of a stream that was dropped without close: a collection of the cycles here may be far away.
-                self._assemblies.clear()
+                self.making.clear()
                 self._sharing.close_all()
             if name in self._leaving:
                 self.pace.left(self._part(self._leaving.pop(name)))
@@ -312,7 +305,7 @@ class Engine:
                 map(self._part, (*self.links.values(), *self._leaving.values())),
                 ready=self._session.complete,
                 prefetch=self._depth,
-                bytes_copied=self.copied_bytes,
+                bytes_copied=self.making.copied_bytes,
             )
 
     def replied(self, name: str, reply: Failed | Draining) -> None:
@@ -337,34 +330,21 @@ class Engine:
             ProtocolError: it is not what was asked for.
         """
         with self._lock:
-            self.received_bytes += chunk.pixel_bytes
-            self.copied_bytes += chunk.pixel_bytes
             self._sharing.confirmed(name, chunk.id)
-            piece = self._session.expects(name, chunk.id)
-            if piece is None or self._closed:
+            piece = None if self._closed else self._session.expects(name, chunk.id)
+            with self._failing(name, chunk):
+                landing = self.making.arriving(name, chunk, piece)
+            if landing is None:
                 now = time.monotonic()
                 self._session.delivered(name, chunk.id, now)
                 self._send(now)
-                return None
-            assembly = self._assemblies[piece.step.number]
-            self._check(name, piece, chunk, assembly)
-            slot = piece.slots[0]
-            if self._sharing.written(assembly.buffer, slot):
-                self.copied_bytes += assembly.leave()  # a worker that was late with it may still write there
-            assembly.landing.append(slot)
-            return Landing(assembly, slot, assembly.images, assembly.places(piece.slots))
+            return landing
 
     def landed(self, name: str, chunk: Chunk, landing: Landing) -> None:
         """All pixels of a chunk are in their places."""
         with self._lock:
-            landing.assembly.landing.remove(landing.slot)
-            self.saved_bytes += sum(map(len, landing.places)) - chunk.pixel_bytes
             now = self._progress_s = time.monotonic()
-            piece = self._session.expects(name, chunk.id)
-            if piece is not None:
-                if landing.images is not landing.assembly.images:
-                    self.copied_bytes += landing.assembly.copy(piece.slots, landing.images)
-                landing.assembly.note(piece.slots, chunk)
+            self.making.landed(chunk, self._session.expects(name, chunk.id), landing)
             self._delivered(name, chunk, now)
 
     def placed(self, name: str, chunk: Chunk) -> None:
@@ -378,19 +358,14 @@ class Engine:
             piece = self._session.expects(name, chunk.id)
             write = self._sharing.confirmed(name, chunk.id)
             if piece is not None and not self._closed:
-                assembly = self._assemblies[piece.step.number]
-                if write is None:
-                    self._fail(name, chunk, f"chunk {chunk.id} is in no place that it was given")
-                self._check(name, piece, chunk, assembly)
-                if assembly.buffer != write.buffer:
-                    self.copied_bytes += assembly.copy(piece.slots, self._sharing.view(write.buffer))
-                assembly.note(piece.slots, chunk)
+                with self._failing(name, chunk):
+                    self.making.placed(name, chunk, piece, write)
             self._delivered(name, chunk, now)
 
     def given_up(self, landing: Landing) -> None:
         """The rest of a chunk will not come."""
         with self._lock:
-            landing.assembly.landing.remove(landing.slot)
+            self.making.given_up(landing)
 
     def spoiled(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
         """A chunk came whose pixels are none: as if the worker had failed to make it."""
@@ -435,17 +410,16 @@ class Engine:
     def _part(self, link: Link) -> Part:
         return Part(link.land_s, self._session.view(link.name))
 
-    def _check(self, name: str, piece: Piece, chunk: Chunk, assembly: Assembly) -> None:
-        mismatch = assembly.mismatch(piece.slots, chunk)
-        if mismatch is not None:
-            self._fail(name, chunk, mismatch)
-
-    def _fail(self, name: str, chunk: Chunk, reason: str) -> NoReturn:
-        now = time.monotonic()
-        error = ProtocolError(f"worker {name}: {reason}")
-        self._session.failed(name, chunk.id, error, now, final=False)
-        self._send(now)
-        raise error
+    @contextlib.contextmanager
+    def _failing(self, name: str, chunk: Chunk) -> Iterator[None]:
+        """Where a chunk is not what was asked for its worker failed, and others are asked."""
+        try:
+            yield
+        except ProtocolError as error:
+            now = time.monotonic()
+            self._session.failed(name, chunk.id, error, now, final=False)
+            self._send(now)
+            raise
 
     def _delivered(self, name: str, chunk: Chunk, now: float) -> None:
         self._session.delivered(name, chunk.id, now)
@@ -459,7 +433,7 @@ class Engine:
 
     def _drop_before(self, number: int) -> None:
         while (step := self._session.ready) is not None and step.number < number:
-            self._assemblies.pop(step.number, None)
+            self.making.drop(step.number)
             self._session.take()
 
     def _send(self, now: float) -> None:
@@ -468,22 +442,10 @@ class Engine:
         for request in self._session.poll(now):
             step = request.step
             self.links[request.worker].ask(
-                ChunkRequest(request.id, step.epoch, step.taken, request.slots, self._destination(request))
+                ChunkRequest(
+                    request.id, step.epoch, step.taken, request.slots, self.making.destination(request)
+                )
             )
-
-    def _destination(self, request: Request) -> tuple[int, int] | None:
-        """Where a worker shall write the answer; None: it shall send it."""
-        assembly = self._assemblies.get(request.step.number)
-        if assembly is None:
-            images, buffer = self._sharing.images()
-            assembly = self._assemblies[request.step.number] = Assembly(self._slots, images, buffer)
-        slot = request.slots[0]
-        if slot in assembly.landing:  # half of it is here, by another worker
-            return None
-        if not self._sharing.asks(request.id, request.worker, assembly.buffer, slot):
-            return None
-        assert assembly.buffer is not None
-        return assembly.buffer, (slot - self._slots.start) * self._spec.image_bytes
 
     def _trouble(self, now: float, stalled_s: float) -> FeederError | None:
         """Why waiting on makes no sense."""
