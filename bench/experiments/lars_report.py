@@ -117,13 +117,18 @@ def markdown(rows: Sequence[Row]) -> str:
 def _probes(rows: Sequence[Row]) -> str:
     """What became of each rate of the small batch, scaled; some of them were in the grid of the tuned arm."""
     ratio = rows[0]["large"] / rows[0]["small"]
+    return ", ".join(f"{rate:g} to {rate * ratio:g}: {accuracy:.1%}" for rate, accuracy in _scaled(rows))
+
+
+def _scaled(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Rates of the small batch, and the validation accuracy of each, scaled, at the large one."""
+    ratio = rows[0]["large"] / rows[0]["small"]
     tried = {
         row["value"]: row["accuracy"]
         for row in rows
         if row["kind"] == "probe" or (row["kind"] == "tuning" and row["arm"] == "large-tuned")
     }
-    scaled = [(rate, rate * ratio) for rate in rows[0]["rates"]]
-    return ", ".join(f"{rate:g} to {value:g}: {tried[value]:.1%}" for rate, value in scaled if value in tried)
+    return [(rate, tried[rate * ratio]) for rate in rows[0]["rates"] if rate * ratio in tried]
 
 
 def _gaps(rows: Sequence[Row]) -> str:
@@ -163,12 +168,21 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 color=COLOURS[arm],
                 label=f"{title}, from {lowest:g}",
             )
+    if scaled := _scaled(rows):
+        lowest = min(rows[0]["rates"])
+        right.plot(
+            [rate / lowest for rate, _ in scaled],
+            [accuracy for _, accuracy in scaled],
+            "o--",
+            color=COLOURS["large-scaled"],
+            label="each small rate scaled, large batch",
+        )
     left.set(xlabel="accuracy on pictures of their own; dots: seeds", xlim=(0, 1))
     left.set_yticks(range(len(ARMS)), [title.replace(", ", ",\n") for title in ARMS.values()])
     left.invert_yaxis()
     right.set(xlabel="rate or eta, times the lowest of its grid", ylabel="validation accuracy", ylim=(0, 1))
     right.set_xscale("log", base=2)
-    right.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="lower left")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
