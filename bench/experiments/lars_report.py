@@ -182,7 +182,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     left.invert_yaxis()
     right.set(xlabel="rate or eta, times the lowest of its grid", ylabel="validation accuracy", ylim=(0, 1))
     right.set_xscale("log", base=2)
-    right.legend(frameon=False, fontsize=8, loc="lower left")
+    right.legend(frameon=False, fontsize=8, loc=(0.02, 0.5))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

@@ -56,7 +56,7 @@ def test_the_arms_differ_in_batch_and_rule_only():
 
 
 def test_budgets_are_equal_and_steps_are_enough():
-    assert {len(grid) for grid in lars.grids(lars.SCALE).values()} == {3}
+    assert {len(grid) for grid in lars.grids(lars.SCALE).values()} == {5}
     trained = lars.SCALE.images * (1 - lars.SCALE.holdout)
     assert lars.settings(lars.SCALE, "large-lars", 0.1, 0).lengths(int(trained) // lars.SCALE.large)[0] >= 300
     assert len(lars.SCALE.seeds) >= 3
@@ -82,11 +82,11 @@ def test_best():
 def test_page(tmp_path, capsys):
     page = markdown(rows(lars.SCALE))
     assert "| LARS, large batch, eta tuned | eta 0.008 | 82.0% | 81.0% to 83.0% | 0.250 |" in page
-    assert "rate 3.2 (not tuned) | 82.0% | 81.0% to 83.0% |  (3 diverged) |" in page
+    assert "rate 1.6 (not tuned) | 82.0% | 81.0% to 83.0% |  (3 diverged) |" in page
     assert "at the edge of its grid" not in page
     assert "momentum, small batch +0.0; momentum, large batch, rate scaled linearly +0.0;" in page
-    assert "one seed, 3 points." in page
-    assert "0.05 to 1.6: 50.0%, 0.1 to 3.2: 25.0%, 0.2 to 6.4: 25.0%" in page
+    assert "one seed, 5 points." in page
+    assert "0.0125 to 0.8: 50.0%, 0.025 to 1.6: 50.0%, 0.05 to 3.2: 25.0%, 0.1 to 6.4: 25.0%" in page
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(lars.TINY)))
     assert lars_report.main(["--rows", str(path)]) == 0
