@@ -26,7 +26,7 @@ DIFFERENT = 4
 """Batches that are sent in turn: 38 MB of 224 pixels, more than the second-level caches hold."""
 
 FEEDER = "feeder"
-RIVALS = {"Arrow Flight": "wire_flight.py", "grpc.aio": "wire_aio.py"}
+RIVALS = {"bare sockets": "wire_raw.py", "Arrow Flight": "wire_flight.py", "grpc.aio": "wire_aio.py"}
 
 
 def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int = 224) -> int:
