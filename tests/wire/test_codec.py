@@ -171,9 +171,8 @@ def test_a_placed_chunk_is_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataO
     assert (parsed.id, parsed.placed, parsed.pixel_bytes, parsed.pixels) == (chunk.id, True, 0, b"")
     assert (parsed.records.tolist(), parsed.labels.tolist()) == (list(chunk.records), list(chunk.labels))
     assert parsed.status.tobytes() == chunk.status
-    assert (
-        parse_chunk_start(encode_placed(chunk.id, *arrays, [BadRecordInfo("d", 1, "s", 2, "crc")]), 9) is None
-    )
+    with_bad = encode_placed(chunk.id, *arrays, [BadRecordInfo("d", 1, "s", 2, "crc")])
+    assert parse_chunk_start(with_bad, len(with_bad)) is None
     changed = bytearray(whole)
     changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ProtocolError):
