@@ -48,8 +48,9 @@ TICK_S = 1.0
 WINDOW_BYTES = 2**31 - 1
 """The most that HTTP/2 allows. What a worker may send unread is bounded by the requests that it was sent."""
 
-CREDIT_BYTES = 16 << 20
-"""Received bytes after which the peer's windows are filled up again."""
+CREDIT_BYTES = 256 << 20
+"""Received bytes after which the peer's windows are filled up again: an eighth of them, since each time
+wakes a thread of the peer."""
 
 AHEAD_BYTES = 2048
 """What is less is read with what follows it, and copied from there: heads, and a worker's short answers. Each
