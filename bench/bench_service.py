@@ -1,16 +1,17 @@
 """The whole service: a worker and a client, each a process, over TCP loopback and through shared memory, on
 all cores that may be used.
 
-Beside it the same chunks made inside the consumer's process, which no service can beat, both without seek
-points and with those that a first epoch leaves; and tf.data service on the same shards. All batches are 64
-images, uint8, in the consumer's memory. Every round opens a new stream and throws its first batches away:
-what was made ahead is not timed, and nobody works while others are measured.
+Beside it the same chunks made inside the consumer's process, which no service can beat: without seek
+points, with those that a first epoch leaves, and with all images in a cache; and tf.data service on the same
+shards. All batches are 64 images, uint8, in the consumer's memory. Every round opens a new stream and throws
+its first batches away: what was made ahead is not timed, and nobody works while others are measured.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -50,7 +51,19 @@ FEEDER, SAME_HOST, IN_PROCESS = "feeder", "feeder, same host", "feeder in-proces
 SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS = (
     f"{name} (seek points)" for name in (FEEDER, SAME_HOST, IN_PROCESS)
 )
+CACHED_FEEDER, CACHED_SAME_HOST, CACHED_IN_PROCESS = (
+    f"{name} (cached)" for name in (FEEDER, SAME_HOST, IN_PROCESS)
+)
 TFDATA = "tf.data service"
+
+CACHED_BATCHES = 8
+"""Times as many are timed where all is cached, so that rounds last about alike."""
+
+CACHE_PER_BYTE = 16
+"""Budget of the cache, in bytes for each of a shard: planes take about five times the room of their files."""
+
+KEEP_IMAGES = 8
+"""Decoded to planes in one call."""
 
 MOST_BRIGHTNESS_APART = 25.0
 """Levels between the means of two batches. tf.data service draws other windows of other records, so that only
@@ -76,6 +89,14 @@ class Job:
     threads: int
     batches: int
     cores: list[int]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A cache that holds all images, in shared memory where there is room."""
+
+    folder: Path
+    budget: int
 
 
 class Party:
@@ -136,15 +157,20 @@ def run(
         job = Job(place, paths, size, threads or len(cores), batches, cores)
         tables.progress("checking feeder")
         parties = {}
-        for seek, names in (
-            ("off", (FEEDER, SAME_HOST, IN_PROCESS)),
-            ("use", (SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS)),
-        ):
-            over_tcp, same_host, in_process = names
-            server, target = _worker(job, seek, stack)
+        groups: list[tuple[tuple[str, str, str], str, Filled | None]] = [
+            ((FEEDER, SAME_HOST, IN_PROCESS), "off", None),
+            ((SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS), "use", None),
+        ]
+        cached = (CACHED_FEEDER, CACHED_SAME_HOST, CACHED_IN_PROCESS)
+        try:
+            groups.append((cached, "off", _filled(job, stack)))
+        except ContestantFailed as error:
+            left_out.update(dict.fromkeys(cached, error))
+        for (over_tcp, same_host, in_process), seek, cache in groups:
+            server, target = _worker(job, seek, stack, cache)
             parties[over_tcp] = _feeder(over_tcp, job, server, target, "grpc", stack)
             parties[same_host] = _feeder(same_host, job, server, target, "shm", stack)
-            parties[in_process] = _in_process(in_process, job, seek, stack)
+            parties[in_process] = _in_process(in_process, job, seek, cache, stack)
         brightness = _check_feeder(*(party.consumer for party in parties.values()), size=size)
         if rivals:
             tables.progress(f"checking {TFDATA}")
@@ -156,7 +182,10 @@ def run(
             else:
                 parties[TFDATA] = party
         results = harness.interleave(
-            {name: functools.partial(party.round, batches) for name, party in parties.items()},
+            {
+                name: functools.partial(party.round, batches * (CACHED_BATCHES if name in cached else 1))
+                for name, party in parties.items()
+            },
             rounds,
             progress=tables.round_progress(rounds),
         )
@@ -183,7 +212,7 @@ def run(
             results[FEEDER],
             theirs,
             results[SEEK_FEEDER],
-            {"same_host": results[SAME_HOST], "seek_same_host": results[SEEK_SAME_HOST]},
+            {prefix: results[other] for prefix, other in _OTHERS.items() if other in results},
         )
         | {
             "consumer_cpu_us_per_image": harness.Spread.of(
@@ -203,6 +232,15 @@ def run(
     return exit_code(left_out)
 
 
+_OTHERS = {
+    "same_host": SAME_HOST,
+    "seek_same_host": SEEK_SAME_HOST,
+    "cached": CACHED_FEEDER,
+    "cached_same_host": CACHED_SAME_HOST,
+}
+"""What a row is compared with, besides feeder with and without seek points."""
+
+
 def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The comparisons that decide, like with like: with the in-process ceiling, and with tf.data service.
 
@@ -220,6 +258,10 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         SEEK_IN_PROCESS: {
             "the same kernel in-process, with seek points": "seek",
             "the same kernel in-process, on the same host, with seek points": "seek_same_host",
+        },
+        CACHED_IN_PROCESS: {
+            "the same kernel in-process, all cached": "cached",
+            "the same kernel in-process, on the same host, all cached": "cached_same_host",
         },
         TFDATA: {
             "tf.data service without compression": "feeder",
@@ -266,7 +308,14 @@ def _flags(job: Job, variant: str) -> list[str]:
 
 
 def _load(
-    consumer: Contestant, job: Job, target: str, *, seek: str = "off", transport: str = "grpc", seed: int = 0
+    consumer: Contestant,
+    job: Job,
+    target: str,
+    *,
+    seek: str = "off",
+    transport: str = "grpc",
+    cache: Filled | None = None,
+    seed: int = 0,
 ) -> None:
     consumer.load(
         shards=job.shards,
@@ -277,16 +326,60 @@ def _load(
         threads=job.threads,
         target=target,
         transport=transport,
+        cache=None if cache is None else (str(cache.folder), cache.budget),
         seed=seed,
     )
 
 
-def _worker(job: Job, seek: str, stack: contextlib.ExitStack) -> tuple[Process, str]:
+def _filled(job: Job, stack: contextlib.ExitStack) -> Filled:
+    """A cache with the planes of all records, gone with the stack.
+
+    Raises:
+        ContestantFailed: an image cannot be kept.
+    """
+    from feeder.batch import warm
+    from feeder.cache import Cache, Folder
+    from feeder.decode import open_decoder, pixel_fingerprint
+    from feeder.records import Dataset
+
+    budget = CACHE_PER_BYTE * sum(map(os.path.getsize, job.shards)) + (64 << 20)
+    memory = os.statvfs("/dev/shm")
+    place = "/dev/shm" if memory.f_bavail * memory.f_frsize > 2 * budget else job.place
+    folder = (
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-", dir=place))) / "cache"
+    )
+    tables.progress("filling the cache")
+    decoder = open_decoder(job.threads, "native")
+    stack.callback(decoder.close)
+    with Dataset.open("bench", job.shards, index_dir=job.place / INDEXES) as dataset:
+        cache = Cache(Folder(folder), budget, pixel_fingerprint(decoder), {dataset.name: dataset})
+        try:
+            shelf, kept = cache.shelf(dataset.name), 0
+            offers = warm(dataset, decoder, shelf)
+            while some := list(itertools.islice(offers, KEEP_IMAGES)):
+                scales = np.array([offer.reduction for offer in some], np.uint8)
+                planes = decoder.keep([offer.image for offer in some], scales)
+                for offer, one in zip(some, planes, strict=True):
+                    kept += one is not None and cache.add(
+                        shelf, offer.record, offer.reduction, offer.size, one
+                    )
+            if kept < len(dataset):
+                raise ContestantFailed(f"{kept} of {len(dataset)} images can be kept in a cache")
+        finally:
+            cache.close()
+    return Filled(folder, budget)
+
+
+def _worker(
+    job: Job, seek: str, stack: contextlib.ExitStack, cache: Filled | None = None
+) -> tuple[Process, str]:
     """A worker process, and its address."""
     # -P: the checkout that this may run in has the package too, but not the kernel.
     command = [sys.executable, "-P", "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
     command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
     command += ["--arena-dir", str(job.place / "sockets")]
+    if cache is not None:
+        command += ["--cache-dir", str(cache.folder), "--cache-bytes", str(cache.budget)]
     command += [f"--dataset=bench={shard}" for shard in job.shards]
     worker = stack.enter_context(Process("feeder worker", command))
     stack.callback(worker.terminate)
@@ -301,9 +394,9 @@ def _feeder(
     return Party(consumer, [worker])
 
 
-def _in_process(name: str, job: Job, seek: str, stack: contextlib.ExitStack) -> Party:
+def _in_process(name: str, job: Job, seek: str, cache: Filled | None, stack: contextlib.ExitStack) -> Party:
     consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "in-process")))
-    _load(consumer, job, "", seek=seek)
+    _load(consumer, job, "", seek=seek, cache=cache)
     return Party(consumer)
 
 

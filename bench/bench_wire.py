@@ -1,7 +1,8 @@
 """The wire alone: batches that are ready, from one process to another over TCP loopback, all cores for both.
 
-feeder's server and client beside Arrow Flight and grpc.aio, which send the same batches of random pixels: no
-contestant decodes, and what its server sends lies in memory as it wants it. What arrives is checked first.
+feeder's server and client beside Arrow Flight and grpc.aio, which send the same batches of random pixels, and
+bare sockets, which no protocol over TCP can beat: no contestant decodes, and what its server sends lies in
+memory as it wants it. What arrives is checked first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,15 @@ DIFFERENT = 4
 """Batches that are sent in turn: 38 MB of 224 pixels, more than the second-level caches hold."""
 
 FEEDER = "feeder"
-RIVALS = {"Arrow Flight": "wire_flight.py", "grpc.aio": "wire_aio.py"}
+BARE = "bare sockets"
+CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    FEEDER: ("wire_feeder.py", {}),
+    BARE: ("wire_raw.py", {}),
+    "Arrow Flight": ("wire_flight.py", {}),
+    "grpc.aio": ("wire_aio.py", {"tuned": True}),
+    "grpc.aio, its defaults": ("wire_aio.py", {"tuned": False}),
+}
+"""Script of each, and what it is told besides."""
 
 
 def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int = 224) -> int:
@@ -49,10 +58,10 @@ def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int
         sent = np.random.default_rng(0).integers(0, 256, (DIFFERENT, *shape), np.uint8)
         np.save(place / "batches.npy", sent)
         parties = {}
-        for name, script in ({FEEDER: "wire_feeder.py"} | RIVALS).items():
+        for name, (script, told) in CONTESTANTS.items():
             tables.progress(f"checking {name}")
             try:
-                parties[name] = _party(name, script, place, cores, sent, stack)
+                parties[name] = _party(name, script, told, place, cores, sent, stack)
             except ContestantFailed as error:
                 left_out[name] = error
         if FEEDER not in parties:
@@ -91,14 +100,20 @@ def run(*, as_json: bool = False, rounds: int = 7, batches: int = 200, size: int
 
 
 def _party(
-    name: str, script: str, place: Path, cores: Sequence[int], sent: np.ndarray, stack: contextlib.ExitStack
+    name: str,
+    script: str,
+    told: Mapping[str, Any],
+    place: Path,
+    cores: Sequence[int],
+    sent: np.ndarray,
+    stack: contextlib.ExitStack,
 ) -> Party:
     """Both sides of a contestant, once what arrives is what was sent."""
     flags = ("--cores", ",".join(map(str, cores)), "--variant")
     server = stack.enter_context(rival(name, None, script, *flags, "server"))
-    server.load(path=str(place / "batches.npy"))
+    server.load(path=str(place / "batches.npy"), **told)
     consumer = stack.enter_context(rival(name, None, script, *flags, "consumer"))
-    consumer.load(port=server.facts["port"], shape=sent.shape[1:], different=len(sent))
+    consumer.load(port=server.facts["port"], shape=sent.shape[1:], different=len(sent), **told)
     path = place / "arrived.npy"
     consumer.ask("outputs", path=str(path))
     if not np.array_equal(np.load(path), sent):

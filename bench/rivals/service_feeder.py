@@ -6,13 +6,19 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from protocol import arguments, serve, versions
+
+if TYPE_CHECKING:
+    from feeder.batch import ChunkMaker
+    from feeder.cache import Shelf
+    from feeder.decode import Decoder
+    from feeder.records import Dataset
 
 VARIANTS = ("client", "in-process")
 
@@ -37,7 +43,8 @@ class _Source(ABC):
         """What this is, in a few words."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: shards, indexes, seek, size, batch, threads, target, transport, seed."""
+        """Keeps the request: shards, indexes, seek, size, batch, threads, target, transport, seed; cache: a
+        folder that a worker has filled, and its budget in bytes, or None."""
         self.request = request
         return {
             "note": f"{self.note()}; {self.decoder()}",
@@ -144,17 +151,37 @@ class InProcess(_Source):
                 ) as dataset,
                 # One more than decode, so that the decoder has its next chunk while one is fetched.
                 ThreadPoolExecutor(request["threads"] + 1) as pool,
+                self._shelf(dataset, decoder) as shelf,
             ):
                 batch = request["batch"]
                 lanes = default_lanes(len(dataset), batch, 1)
                 spec = StreamSpec(
                     DATASET, batch, lanes, seed=request["seed"], image_size=request["size"], **SPEC
                 )
-                yield self._steps(ChunkMaker(dataset, decoder, spec), pool)
+                steps = self._steps(ChunkMaker(dataset, decoder, spec, shelf), pool)
+                with contextlib.closing(steps):  # ends the pool's work before the cache goes
+                    yield steps
         finally:
             decoder.close()
 
-    def _steps(self, maker: Any, pool: ThreadPoolExecutor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    @contextlib.contextmanager
+    def _shelf(self, dataset: Dataset, decoder: Decoder) -> Iterator[Shelf | None]:
+        """What a worker has put into the cache that is named."""
+        from feeder.cache import Cache, Folder
+        from feeder.decode import pixel_fingerprint
+
+        if self.request["cache"] is None:
+            yield None
+            return
+        folder, budget = self.request["cache"]
+        cache = Cache(Folder(Path(folder)), budget, pixel_fingerprint(decoder), {DATASET: dataset})
+        try:
+            cache.refresh()
+            yield cache.shelf(DATASET)
+        finally:
+            cache.close()
+
+    def _steps(self, maker: ChunkMaker, pool: ThreadPoolExecutor) -> Generator[tuple[np.ndarray, np.ndarray]]:
         batch, size = self.request["batch"], self.request["size"]
         buffers = [np.empty((batch, size, size, 3), np.uint8) for _ in range(READY_BATCHES + 1)]
         under_way: deque[tuple[np.ndarray, list[Future[Any]]]] = deque()

@@ -1,4 +1,5 @@
-"""grpc.aio on loopback: the chunks and settings of feeder's wire, with grpcio's asyncio on both sides."""
+"""grpc.aio on loopback: the chunks of feeder's wire, with grpcio's asyncio on both sides, with feeder's gRPC
+settings or gRPC's own."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ METHOD = "/bench.Wire/Feed"
 CHUNK_IMAGES = 32
 """As many as feeder's client asks for at a time."""
 
+DEFAULTS = (("grpc.max_receive_message_length", -1),)
+"""Without it, no message of more than 4 MiB is taken."""
+
 
 class Server:
     """An asyncio server on a loop in a thread of its own."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Serves the batches of `path`, uint8 [n, B, H, W, 3], in chunks."""
+        """Serves the batches of `path`, uint8 [n, B, H, W, 3], in chunks; `tuned`: with feeder's settings."""
+        self._options = SERVER_OPTIONS if request["tuned"] else DEFAULTS
         batches = np.load(request["path"])
         self._chunks = [chunk.tobytes() for chunk in batches.reshape(-1, CHUNK_IMAGES, *batches.shape[2:])]
         self._loop = asyncio.new_event_loop()
@@ -31,7 +36,7 @@ class Server:
         return {"port": asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()}
 
     async def _start(self) -> int:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=self._options)
         service, name = METHOD.strip("/").split("/")
         feed = grpc.stream_stream_rpc_method_handler(self._feed)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: feed})])
@@ -49,9 +54,10 @@ class Consumer(BatchesReceived):
     """Copies each chunk to its place in a batch."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: port, shape of a batch, number of different batches."""
+        """Keeps the request: port, shape of a batch, number of different batches; tuned, as the server's."""
         self.prepare(request)
-        return {"note": "chunks of 32 images, feeder's gRPC settings", "versions": versions("grpcio")}
+        settings = "feeder's gRPC settings" if request["tuned"] else "gRPC's own settings"
+        return {"note": f"chunks of 32 images, {settings}", "versions": versions("grpcio")}
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
         """A new call for `count` batches."""
@@ -67,7 +73,8 @@ class Consumer(BatchesReceived):
     async def _receive(self, count: int) -> Any:
         chunks = self.shape[0] // CHUNK_IMAGES
         target = f"127.0.0.1:{self.request['port']}"
-        async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+        options = CLIENT_OPTIONS if self.request["tuned"] else DEFAULTS
+        async with grpc.aio.insecure_channel(target, options=options) as channel:
             call = channel.stream_stream(METHOD)(iter([b"%d" % (count * chunks)]))
             for number in range(count):
                 batch = self.buffer(number)

@@ -93,9 +93,12 @@ class Consumer(BatchesReceived):
             asked = 0
             for number in range(count):
                 while asked < min(count, number + READY_BATCHES):
-                    for piece in range(chunks):
-                        name = asked % self.different * chunks + piece + 1
-                        call.send(encode_request(ChunkRequest(name, 0, 0, tuple(range(CHUNK_IMAGES)))))
+                    first = asked % self.different * chunks + 1
+                    requests = [
+                        ChunkRequest(name, 0, 0, tuple(range(CHUNK_IMAGES)))
+                        for name in range(first, first + chunks)
+                    ]
+                    call.send(*map(encode_request, requests))
                     asked += 1
                 batch = self.buffer(number)
                 for piece in range(chunks):

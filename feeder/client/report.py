@@ -123,16 +123,18 @@ def send_requests(
         report: what to tell the worker; None where it takes no reports.
     """
     due_s = time.monotonic() + REPORT_S
+    more = True
     try:
-        while True:
+        while more:
+            together = []
             try:
-                data = requests.get(timeout=max(0.0, due_s - time.monotonic()))
+                together.append(requests.get(timeout=max(0.0, due_s - time.monotonic())))
+                while True:  # those of a batch come at once
+                    together.append(requests.get_nowait())
             except Empty:
                 pass
-            else:
-                if data is None:
-                    break
-                call.send(data)
+            more = None not in together
+            call.send(*filter(None, together))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + REPORT_S
                 told = report()

@@ -59,6 +59,7 @@ _RECORDS = bytes([2 << 3 | 2])
 _LABELS = bytes([3 << 3 | 2])
 _STATUS = bytes([4 << 3 | 2])
 _BAD = bytes([5 << 3 | 2])
+_PLACED = bytes([6 << 3, 1])
 _COMPRESSION = bytes([7 << 3])
 _PACKING_S = bytes([8 << 3 | 1])
 _PIXELS = bytes([15 << 3 | 2])
@@ -371,7 +372,7 @@ def _checked(chunk: Chunk) -> Chunk:
 
 
 def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
-    """The chunk of a FeedReply that is written as ChunkFrame does.
+    """The chunk of a FeedReply that is written as ChunkFrame or `encode_placed` does.
 
     Args:
         data: the first bytes of the message; `CHUNK_START_BYTES` hold all but the pixels.
@@ -401,13 +402,17 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
             arrays.append(np.frombuffer(data, dtype, length // dtype.itemsize, at))
             at += length
         compression, packing_s = Compression.NONE, 0.0
+        placed = at + len(_PLACED) == size and data.startswith(_PLACED, at)
         if data.startswith(_COMPRESSION, at):
             compression, at = Compression(data[at + 1]), at + 2
         if data.startswith(_PACKING_S, at):
             (packing_s,), at = struct.unpack_from("<d", data, at + 1), at + 9
-        if not data.startswith(_PIXELS, at):
+        if placed:
+            length, at = 0, size
+        elif data.startswith(_PIXELS, at):
+            length, at = _read_varint(data, at + 1)
+        else:
             return None
-        length, at = _read_varint(data, at + 1)
     except (IndexError, ValueError, struct.error):
         return None  # it ends early, or is compressed with what is not known here
     if at + length != size or request >> 64:
@@ -415,7 +420,7 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
     records, labels, status = arrays
     pixels = memoryview(data)[at:]
     return _checked(
-        Chunk(request, records, labels, status, (), pixels, length, False, compression, packing_s)
+        Chunk(request, records, labels, status, (), pixels, length, placed, compression, packing_s)
     )
 
 

@@ -17,7 +17,9 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
         folder=folder, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
     )
     rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
-    head, service, same_host, ceiling, seeking, seeking_same_host, seeking_ceiling, left_out, summary = rows
+    head, *contestants, left_out, summary = rows
+    service, same_host, ceiling, seeking, seeking_same_host, seeking_ceiling = contestants[:6]
+    cached, cached_same_host, cached_ceiling = contestants[6:]
     assert code == 0
     assert (head["bench"], head["shards"], head["batches"]) == ("service", bench_service.SHARDS, 2)
     assert service["contestant"] == "feeder"
@@ -26,7 +28,12 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
     assert ceiling["contestant"] == "feeder in-process"
     assert same_host["contestant"] == "feeder, same host"
     assert seeking_same_host["contestant"] == "feeder, same host (seek points)"
-    for row in (same_host, seeking_same_host, ceiling):
+    assert [row["contestant"] for row in (cached, cached_same_host, cached_ceiling)] == [
+        "feeder (cached)",
+        "feeder, same host (cached)",
+        "feeder in-process (cached)",
+    ]
+    for row in (same_host, seeking_same_host, cached_same_host, ceiling, cached_ceiling):
         assert row["copied_bytes_per_image"] == 0
     assert service["copied_bytes_per_image"] >= 32 * 32 * 3
     assert left_out["contestant"] == "tf.data service"
@@ -38,9 +45,13 @@ def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
         "the same kernel in-process, on the same host",
         "the same kernel in-process, with seek points",
         "the same kernel in-process, on the same host, with seek points",
+        "the same kernel in-process, all cached",
+        "the same kernel in-process, on the same host, all cached",
     ]
     ratios = [comparison["ratio"] for comparison in summary["compared"].values()]
     assert ratios[0] == pytest.approx(ceiling["feeder_times_faster"]["median"])
     assert ratios[1] == pytest.approx(ceiling["same_host_times_faster"]["median"])
     assert ratios[2] == pytest.approx(seeking_ceiling["seek_times_faster"]["median"])
     assert ratios[3] == pytest.approx(seeking_ceiling["seek_same_host_times_faster"]["median"])
+    assert ratios[4] == pytest.approx(cached_ceiling["cached_times_faster"]["median"])
+    assert ratios[5] == pytest.approx(cached_ceiling["cached_same_host_times_faster"]["median"])

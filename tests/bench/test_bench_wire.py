@@ -8,10 +8,17 @@ from bench import bench_service, bench_wire
 def test_rows_of_a_run(monkeypatch, capsys):
     monkeypatch.setattr(bench_service, "WARM_UP_BATCHES", 1)
     code = bench_wire.run(as_json=True, rounds=1, batches=100, size=16)
-    head, ours, flight, aio, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    head, *contestants, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert code == 0
     assert (head["bench"], head["batches"], head["batch"]) == ("wire", 100, 64)
-    assert [row["contestant"] for row in (ours, flight, aio)] == ["feeder", "Arrow Flight", "grpc.aio"]
+    ours, flight = contestants[0], contestants[2]
+    assert [row["contestant"] for row in contestants] == [
+        "feeder",
+        "bare sockets",
+        "Arrow Flight",
+        "grpc.aio",
+        "grpc.aio, its defaults",
+    ]
     assert ours["gigabytes_per_s"]["median"] == pytest.approx(
         ours["images_per_s"]["median"] * 16 * 16 * 3 / 1e9, abs=1e-3
     )

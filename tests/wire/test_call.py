@@ -71,6 +71,41 @@ def test_a_message_is_read_in_parts_and_its_rest_is_skipped(server: tuple[grpc.S
         assert call.read(4) == b"next"
 
 
+def test_messages_are_sent_together_and_short_ones_are_read_ahead(
+    server: tuple[grpc.Server, Address],
+) -> None:
+    """Sizes around what is read ahead, in one read each or many in one."""
+    ahead = call_module.AHEAD_BYTES
+    sizes = [1, ahead - 1, ahead, 0, ahead + 1, 3, 3, 3 * ahead, 7, *range(40)]
+    messages = [bytes([number]) * size for number, size in enumerate(sizes)]
+    with dial(server[1]) as call:
+        call.send(*messages)
+        call.done_sending()
+        for message in messages:
+            assert call.receive() == len(message)
+            assert call.read(min(3, len(message))) == message[:3]
+            assert call.read(len(message)) == message[3:]
+        assert call.receive() is None
+
+
+def test_what_comes_in_pieces_is_put_together(odd_server: Callable[..., Address]) -> None:
+    def script(http: H2Connection, connection: socket.socket) -> None:
+        answer(http)
+        http.send_data(1, b"\0\0\0\0\2go" + b"\0" + (5000).to_bytes(4, "big") + bytes(range(250)) * 20)
+        http.send_headers(1, OK, end_stream=True)
+        data = http.data_to_send()
+        for size in (*[1] * 60, 2, 11, 2041, 2047, 2048, len(data)):
+            connection.sendall(data[:size])
+            data = data[size:]
+
+    with dial(odd_server(script)) as call:
+        assert call.receive() == 2
+        assert call.read(2) == b"go"
+        assert call.receive() == 5000
+        assert call.read(5000) == bytes(range(250)) * 20
+        assert call.receive() is None
+
+
 def test_much_is_sent_and_received_at_once(server: tuple[grpc.Server, Address]) -> None:
     """More than all windows and buffers hold, in both directions."""
     messages = [bytes([number]) * (1 << 20) for number in range(64)]

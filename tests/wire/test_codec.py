@@ -15,6 +15,7 @@ from feeder.wire import MAX_CHUNK_BYTES, MAX_SLOTS, max_slots, messages
 from feeder.wire.codec import (
     CHUNK_START_BYTES,
     ChunkFrame,
+    encode_placed,
     encode_reply,
     encode_request,
     parse_chunk_start,
@@ -157,6 +158,35 @@ def test_the_start_of_a_chunk_says_all_but_its_pixels(chunk: pb.Chunk, here: int
     assert (parsed.labels.tolist(), parsed.status.tobytes()) == (list(chunk.labels), chunk.status)
     assert parsed.pixels == chunk.pixels[:here]
     assert parsed.pixel_bytes == len(chunk.pixels)
+
+
+@given(chunks(), st.data())
+def test_a_placed_chunk_is_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataObject) -> None:
+    """Also where bytes of it are changed, the fast path reads it alike or leaves it."""
+    chunk.id = max(1, chunk.id)
+    arrays = np.array(chunk.records), np.array(chunk.labels, np.int32), np.frombuffer(chunk.status, np.uint8)
+    whole = encode_placed(chunk.id, *arrays, [])
+    parsed = parse_chunk_start(whole, len(whole))
+    assert parsed is not None
+    assert (parsed.id, parsed.placed, parsed.pixel_bytes, parsed.pixels) == (chunk.id, True, 0, b"")
+    assert (parsed.records.tolist(), parsed.labels.tolist()) == (list(chunk.records), list(chunk.labels))
+    assert parsed.status.tobytes() == chunk.status
+    with_bad = encode_placed(chunk.id, *arrays, [BadRecordInfo("d", 1, "s", 2, "crc")])
+    assert parse_chunk_start(with_bad, len(with_bad)) is None
+    changed = bytearray(whole)
+    changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        fast = parse_chunk_start(bytes(changed), len(changed))
+        if fast is not None:
+            slow = parse_reply(bytes(changed))
+            assert isinstance(slow, Chunk)
+            assert (fast.id, fast.placed, fast.pixels) == (slow.id, slow.placed, slow.pixels)
+            for mine, theirs in zip(_arrays(fast), _arrays(slow), strict=True):
+                assert mine.tolist() == theirs.tolist()
+
+
+def _arrays(chunk: Chunk) -> tuple[np.ndarray, ...]:
+    return chunk.records, chunk.labels, chunk.status
 
 
 def test_the_start_of_the_longest_chunk_is_long_enough() -> None:
