@@ -117,6 +117,7 @@ class Pipeline:
         self._came: deque[_Coming] = deque()
         self._prefer_came = False
         self._read_ahead = readers + callers
+        self._callers = callers
         self._idle = 0
         self._idle_counted_s = time.perf_counter()
         self._stopping = False
@@ -140,9 +141,17 @@ class Pipeline:
             return replace(self._counters)
 
     def stages(self) -> list[pb.StageInfo]:
-        """Where chunks' time went since the start."""
+        """Where chunks' time went since the start, and where chunks are now."""
         with self._lock:
-            return self._stages.infos()
+            return self._stages.infos(
+                {
+                    "queue": self._scheduler.pending,
+                    "read": self._reading + len(self._coming),
+                    "ready": len(self._ready),
+                    "make": self._callers - self._idle,
+                    "send": sum(opened.stream.unsent for opened in self._open.values()),
+                }
+            )
 
     def served(self) -> dict[int, Served]:
         """A snapshot: what each open stream was given, by its number."""

@@ -123,6 +123,11 @@ class Scheduler:
         """Whether any request has not been taken; `take` may still find that none has room."""
         return bool(self._turns)
 
+    @property
+    def pending(self) -> int:
+        """Requests that have not been taken."""
+        return sum(len(state.pending) for state in self._streams.values())
+
     def open(self, stream: int, image_bytes: int, job: str = "") -> None:
         """A stream begins, whose images have `image_bytes` bytes each; streams of one job share its turns."""
         self._streams[stream] = _Stream(stream, job, image_bytes)

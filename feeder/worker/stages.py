@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -42,8 +43,8 @@ class Stages:
         histogram.total_s += spent_s
         histogram.buckets[bisect_left(BOUNDS_S, spent_s)] += 1
 
-    def infos(self) -> list[pb.StageInfo]:
-        """All of them, first stage first."""
+    def infos(self, here: Mapping[Stage, int]) -> list[pb.StageInfo]:
+        """All of them, first stage first; `here` says how many chunks are in each now."""
         return [
             pb.StageInfo(
                 name=stage,
@@ -51,6 +52,7 @@ class Stages:
                 total_s=histogram.total_s,
                 bounds_s=BOUNDS_S,
                 buckets=histogram.buckets,
+                here=here[stage],
             )
             for stage, histogram in self._histograms.items()
         ]

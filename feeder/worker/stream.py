@@ -46,6 +46,11 @@ class Stream:
         """Whether nobody waits for answers any more."""
         return self._closed
 
+    @property
+    def unsent(self) -> int:
+        """Answers that wait to be sent."""
+        return len(self._answers)
+
     def opened(self, *, arena: bool = False) -> None:
         """The client's Open was accepted, with its arena or without."""
         with self._changed:
