@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import logging
 import os
 import threading
@@ -25,7 +24,7 @@ from feeder.client.names import Watch
 from feeder.client.report import Pace, Part
 from feeder.client.session import SUSPECT_AFTER_S, Rebalance, Session, WorkerView
 from feeder.client.sharing import Sharing, Transport
-from feeder.client.trouble import failure, refusal, silence
+from feeder.client.trouble import failure, named, refusal, silence
 from feeder.client.workers import WorkerInfo, check_agreement
 from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, WorkerUnavailable
 from feeder.order import Order, Position
@@ -185,8 +184,7 @@ class Engine:
         stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
         trouble = self._trouble(now, stalled_s)
         if trouble is not None:
-            # A copy: the traceback of what is raised holds the caller's frames, and through them the Stream.
-            raise copy.copy(trouble)
+            raise named(trouble, self._opening.session)
         wake_s = self._session.wake_s(now)
         return max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now)
 
