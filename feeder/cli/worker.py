@@ -120,6 +120,13 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",
     )
     add_log_options(parser)
+    parser.add_argument(
+        "--trace",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="export spans of the chunks that clients trace, by OTLP over HTTP; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says where to",
+    )
 
 
 def _worker(args: argparse.Namespace) -> int:
@@ -187,6 +194,7 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         http=None if args.http is None else _named("--http", parse_listen, args.http),
         arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
+        trace=args.trace,
     )
 
 

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
-from feeder.client.link import Link
+from feeder.client.link import Link, Spans
 from feeder.client.making import Making
 from feeder.client.names import Watch
 from feeder.client.report import Pace, Part
@@ -55,6 +55,7 @@ class Engine:
         missing: workers that were named already as ones that do not answer.
         beside: workers that are on this host; those that take this process's memory are, too.
         watched: looks up what the names of workers stand for; None: they have no names.
+        spans: makes what is told of each chunk's way from a worker, by its name; None: nobody is.
 
     Attributes:
         links: one a worker, by its address; a new dict whenever one comes or goes.
@@ -79,13 +80,17 @@ class Engine:
         beside: Collection[str] = (),
         rebalance: Rebalance = "now",
         watched: tuple[Callable[[], list[Address]], float] | None = None,
+        spans: Callable[[str], Spans] | None = None,
     ) -> None:
         spec = order.spec
         self.pace = Pace()
         self._depth = depth
         self._compression: Choice = compression
+        self._spans = spans
         self.links = {
-            str(address): Link(address, opening, self, time.monotonic, compression, str(address) in missing)
+            str(address): Link(
+                address, opening, self, time.monotonic, compression, str(address) in missing, spans
+            )
             for address in addresses
         }
         self._pid = os.getpid()
@@ -387,7 +392,9 @@ class Engine:
                 if name in links or name in self._leaving or self._closed:
                     continue
                 log.info("worker %s is new", name)
-                link = links[name] = Link(address, self._opening, self, time.monotonic, self._compression)
+                link = links[name] = Link(
+                    address, self._opening, self, time.monotonic, self._compression, spans=self._spans
+                )
                 self._session.joined(name)
                 self._start(link)
             for name in links.keys() - names:

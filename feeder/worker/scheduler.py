@@ -27,13 +27,15 @@ __all__ = ["Job", "Scheduler"]
 class Job:
     """A request whose turn it is; `nbytes` of its stream's share are reserved until it is sent.
 
-    `since_s` is when it came into the stage that it is in, at first when it was asked; see `Stages`.
+    `since_s` is when it came into the stage that it is in, at first when it was asked; see `Stages`. `passed`
+    are those before with their beginnings and ends, where the request is traced.
     """
 
     stream: int
     request: ChunkRequest
     nbytes: int
     since_s: float = field(default=0.0, compare=False)
+    passed: list[tuple[str, float, float]] = field(default_factory=list, compare=False)
 
 
 class _Served(Protocol):

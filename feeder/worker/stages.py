@@ -38,6 +38,8 @@ class Stages:
     def leave(self, job: Job, stage: Stage, now_s: float) -> None:
         """A job goes from this stage into the one behind it."""
         spent_s = now_s - job.since_s
+        if job.request.trace:
+            job.passed.append((stage, job.since_s, now_s))
         job.since_s = now_s
         histogram = self._histograms[stage]
         histogram.total_s += spent_s

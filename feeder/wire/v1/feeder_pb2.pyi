@@ -332,20 +332,22 @@ class Spec(_message.Message):
     def __init__(self, dataset: _Optional[str] = ..., seed: _Optional[int] = ..., global_batch: _Optional[int] = ..., lanes: _Optional[int] = ..., image_size: _Optional[int] = ..., augment: _Optional[str] = ..., sampler: _Optional[str] = ..., resample: _Optional[str] = ..., antialias: bool = ..., reduce: _Optional[str] = ..., output: _Optional[str] = ..., shuffle: bool = ..., remainder: _Optional[str] = ..., on_bad: _Optional[str] = ...) -> None: ...
 
 class ChunkRequest(_message.Message):
-    __slots__ = ("id", "epoch", "taken", "slots", "destination", "compression")
+    __slots__ = ("id", "epoch", "taken", "slots", "destination", "compression", "trace")
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     id: int
     epoch: int
     taken: int
     slots: _containers.RepeatedScalarFieldContainer[int]
     destination: Destination
     compression: Compression
-    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
+    trace: str
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Destination(_message.Message):
     __slots__ = ("buffer", "offset")
