@@ -149,6 +149,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     if package == "feeder":
         raise error
     extra = "trainer" if package in ("jax", "flax", "optax", "orbax") else "worker"
+    extra = "tracing" if package == "opentelemetry" else extra
     return (
         f"this command needs {package}, which is not installed here; from a checkout of feeder: "
         f"pip install '.[{extra}]'"

@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from feeder.cli.cache import add_cache_options
+from feeder.cli.log import add_log_options, log_to_stderr
 from feeder.cli.options import add_dataset_options, folder_path, record_format, record_keys
 from feeder.cli.settings import Settings, add_config_option
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, FeederError
 
 if TYPE_CHECKING:
     from feeder.wire.address import Address
     from feeder.worker import WorkerConfig
 
 __all__ = ["add_worker_options", "register", "worker_config"]
+
+log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
@@ -117,23 +119,36 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         help="folder, your own, of the socket over which it is handed over (default: feeder in "
         "$XDG_RUNTIME_DIR, or /tmp/feeder-UID)",
     )
+    add_log_options(parser)
+    parser.add_argument(
+        "--trace",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="export spans of the chunks that clients trace, by OTLP over HTTP; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says where to",
+    )
 
 
 def _worker(args: argparse.Namespace) -> int:
     # NumPy comes with a pool of a thread for each CPU, whatever the quota, for which a worker has no use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    from feeder.cli import EXIT_ERROR
     from feeder.worker import serve
 
     config = worker_config(args)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s feeder worker: %(message)s", force=True
-    )
+    log_to_stderr(args.log_format, args.log_level)
 
     def ready(address: Address) -> None:
         print(f"feeder worker listening on {address}", flush=True)
 
-    return serve(config, ready)
+    try:
+        return serve(config, ready)
+    except FeederError as error:
+        if args.log_format == "text":
+            raise
+        log.error("%s", error)
+        return EXIT_ERROR
 
 
 def worker_config(args: argparse.Namespace) -> WorkerConfig:
@@ -179,6 +194,7 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         http=None if args.http is None else _named("--http", parse_listen, args.http),
         arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
+        trace=args.trace,
     )
 
 

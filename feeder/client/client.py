@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import grpc
 
@@ -29,6 +29,9 @@ from feeder.spec import Augment, OnBad, Output, Remainder, Resample, Sampler, St
 from feeder.wire.address import Address, parse_target
 from feeder.wire.channel import open_channel
 from feeder.wire.messages import Open
+
+if TYPE_CHECKING:
+    from feeder.client.tracing import ChunkSpans
 
 __all__ = ["Client", "connect"]
 
@@ -86,6 +89,21 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0, resolve_s: 
     for error in missing.values():
         log.warning("%s; not there yet, streams keep trying to reach it", error)
     return Client(addresses, found, targets, resolve_s)
+
+
+def _spans() -> type[ChunkSpans]:
+    """What makes spans: OpenTelemetry is imported only where it is wanted.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    try:
+        from feeder.client.tracing import ChunkSpans
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"trace=True needs {error.name}, which is not installed here: pip install 'feeder[tracing]'"
+        ) from None
+    return ChunkSpans
 
 
 def _describe_all(
@@ -162,6 +180,7 @@ class Client:
         rebalance: Rebalance = "now",
         compression: Choice = "none",
         stall_timeout_s: float = 60.0,
+        trace: bool = False,
     ) -> Stream:
         """This consumer's batches of a data set.
 
@@ -199,10 +218,12 @@ class Client:
                 LZ4 and 14 % with zstd (14 and 21 as yuv420), so that it pays below some 40 MB/s. A worker
                 that has not what is asked for sends pixels as they are, see `stats()`.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
+            trace: make a span of each chunk, from request to batch, by this program's OpenTelemetry tracer
+                provider; workers with `--trace` add theirs. Wants the extra "tracing".
 
         Raises:
-            ConfigError: an argument is wrong, or the data set is smaller than one batch under remainder
-                "drop".
+            ConfigError: an argument is wrong, `trace` wants what is not installed, or the data set is smaller
+                than one batch under remainder "drop".
             PositionMismatch: `start` belongs to another stream.
             Refused: no worker serves `dataset`.
             WorkersDisagree: workers serve different data or pixels under that name.
@@ -223,6 +244,7 @@ class Client:
         shuffle = None if shuffle is None else boolean("shuffle", shuffle)
         job = None if job is None else text("job", job)
         stall_timeout_s = seconds("stall_timeout_s", stall_timeout_s)
+        spans = partial(_spans(), dataset=dataset) if boolean("trace", trace) else None
         if not isinstance(reduce, str) and reduce is not None:
             reduce = integer("reduce", reduce)
         for name, value in (
@@ -319,6 +341,7 @@ class Client:
                 watched=watched,
                 compression=compression,
                 stall_timeout_s=stall_timeout_s,
+                spans=spans,
             )
 
         stream = Stream(order, start, (consumer_index, consumer_count), epochs, make_engine)

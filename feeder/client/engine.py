@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import logging
 import os
 import threading
@@ -19,13 +18,13 @@ from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
-from feeder.client.link import Link
+from feeder.client.link import Link, Spans
 from feeder.client.making import Making
 from feeder.client.names import Watch
 from feeder.client.report import Pace, Part
 from feeder.client.session import SUSPECT_AFTER_S, Rebalance, Session, WorkerView
 from feeder.client.sharing import Sharing, Transport
-from feeder.client.trouble import failure, refusal, silence
+from feeder.client.trouble import failure, named, refusal, silence
 from feeder.client.workers import WorkerInfo, check_agreement
 from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, WorkerUnavailable
 from feeder.order import Order, Position
@@ -56,6 +55,7 @@ class Engine:
         missing: workers that were named already as ones that do not answer.
         beside: workers that are on this host; those that take this process's memory are, too.
         watched: looks up what the names of workers stand for; None: they have no names.
+        spans: makes what is told of each chunk's way from a worker, by its name; None: nobody is.
 
     Attributes:
         links: one a worker, by its address; a new dict whenever one comes or goes.
@@ -80,13 +80,17 @@ class Engine:
         beside: Collection[str] = (),
         rebalance: Rebalance = "now",
         watched: tuple[Callable[[], list[Address]], float] | None = None,
+        spans: Callable[[str], Spans] | None = None,
     ) -> None:
         spec = order.spec
         self.pace = Pace()
         self._depth = depth
         self._compression: Choice = compression
+        self._spans = spans
         self.links = {
-            str(address): Link(address, opening, self, time.monotonic, compression, str(address) in missing)
+            str(address): Link(
+                address, opening, self, time.monotonic, compression, str(address) in missing, spans
+            )
             for address in addresses
         }
         self._pid = os.getpid()
@@ -185,8 +189,7 @@ class Engine:
         stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
         trouble = self._trouble(now, stalled_s)
         if trouble is not None:
-            # A copy: the traceback of what is raised holds the caller's frames, and through them the Stream.
-            raise copy.copy(trouble)
+            raise named(trouble, self._opening.session)
         wake_s = self._session.wake_s(now)
         return max(0.0, min(stalled_s, stalled_s if wake_s is None else wake_s) - now)
 
@@ -389,7 +392,9 @@ class Engine:
                 if name in links or name in self._leaving or self._closed:
                     continue
                 log.info("worker %s is new", name)
-                link = links[name] = Link(address, self._opening, self, time.monotonic, self._compression)
+                link = links[name] = Link(
+                    address, self._opening, self, time.monotonic, self._compression, spans=self._spans
+                )
                 self._session.joined(name)
                 self._start(link)
             for name in links.keys() - names:

@@ -39,7 +39,7 @@ from feeder.wire.messages import (
 )
 from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["Events", "Link"]
+__all__ = ["Events", "Link", "Spans"]
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +90,26 @@ class Events(Protocol):
         """The link's thread ends: it was stopped, or it met a fault of ours."""
 
 
+class Spans(Protocol):
+    """Who is told of each chunk's way; see feeder.client.tracing."""
+
+    def asked(self, request: ChunkRequest) -> str:
+        """What the request says of its trace; called by whoever asks."""
+
+    def ended(self, request: int, error: str = "") -> None:
+        """It was answered."""
+
+    def lost(self, error: str) -> None:
+        """What was asked and not answered will not be."""
+
+
 class Link:
     """Keeps one worker connected until `stop`.
 
     Args:
         compression: of pixels that come over the network.
         missed: that it is not there was said already.
+        spans: makes what is told of each chunk's way; None: nobody is.
 
     Attributes:
         name: the worker's address.
@@ -116,6 +130,7 @@ class Link:
         clock: Callable[[], float],
         compression: Choice = "none",
         missed: bool = False,
+        spans: Callable[[str], Spans] | None = None,
     ) -> None:
         self.name = str(address)
         self.reconnects = 0
@@ -132,6 +147,7 @@ class Link:
         self._stopped = False
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._chooser = Chooser(compression)
+        self._spans = None if spans is None else spans(self.name)
         #: What `stop` ends.
         self._call: grpc.Future[pb.DescribeReply] | Call | None = None
         self._connections = 0
@@ -166,6 +182,8 @@ class Link:
         """Sends a request; one made for a connection that was lost meanwhile goes nowhere."""
         if request.destination is None:
             request = replace(request, compression=self._chooser.choose())
+        if self._spans is not None:
+            request = replace(request, trace=self._spans.asked(request))
         self._requests.put(encode_request(request))
 
     def _run(self) -> None:
@@ -217,6 +235,8 @@ class Link:
         else:
             self.refused_since_s = None
         self._events.lost(self.name)
+        if self._spans is not None:
+            self._spans.lost(str(error))
         return error
 
     def _check(self) -> WorkerInfo:
@@ -279,6 +299,8 @@ class Link:
             self.error, self.refused_since_s, self.duplicate = None, None, False
         else:
             self._events.replied(self.name, reply)
+        if self._spans is not None and isinstance(reply, Chunk | Failed):
+            self._spans.ended(reply.id, reply.message if isinstance(reply, Failed) else "")
 
     def _land(self, call: Call, chunk: Chunk) -> None:
         if chunk.compression is not Compression.NONE and chunk.compression not in self._chooser.codecs:
@@ -313,6 +335,8 @@ class Link:
     def _spoiled(self, chunk: Chunk, reason: str) -> None:
         error = ProtocolError(f"worker {self.name}: chunk {chunk.id} has no pixels: {reason}")
         self._events.spoiled(self.name, chunk, error)
+        if self._spans is not None:
+            self._spans.ended(chunk.id, str(error))
 
     def _hold(self, call: grpc.Future[pb.DescribeReply] | Call) -> None:
         """Keeps the call where `stop` finds it; one that `stop` just missed is cancelled here."""

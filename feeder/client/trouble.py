@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 from feeder.client.link import Link
@@ -9,7 +10,7 @@ from feeder.client.session import Session
 from feeder.errors import BadRecord, FeederError, ProtocolError, ServiceError, StorageError, WorkerUnavailable
 from feeder.wire.messages import Failed, FailureKind
 
-__all__ = ["failure", "refusal", "silence"]
+__all__ = ["failure", "named", "refusal", "silence"]
 
 
 def failure(name: str, reply: Failed) -> tuple[FeederError, bool]:
@@ -36,6 +37,14 @@ def refusal(links: Mapping[str, Link], now: float, grace_s: float) -> FeederErro
         if (hopeless or link.duplicate) and link.error is not None:
             return link.error
     return None
+
+
+def named(error: FeederError, session: str) -> FeederError:
+    """The same with the session in its message, as workers' logs name it. A copy: the traceback of what is
+    raised holds the caller's frames, and through them the Stream."""
+    known = copy.copy(error)
+    known.args = (f"{error} (session {session})",)
+    return known
 
 
 def silence(dataset: str, timeout_s: float, links: Mapping[str, Link], session: Session) -> FeederError:

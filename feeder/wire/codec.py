@@ -183,6 +183,7 @@ def encode_request(request: Request) -> bytes:
         taken=request.taken,
         slots=request.slots,
         compression=_NAMES[request.compression],
+        trace=request.trace,
     )
     if request.destination is not None:
         chunk.destination.buffer, chunk.destination.offset = request.destination
@@ -210,7 +211,10 @@ def parse_request(data: bytes) -> Request:
         if chunk.HasField("destination"):
             destination = (chunk.destination.buffer, chunk.destination.offset)
         compression = _compression(chunk.compression) or Compression.NONE  # what a newer client may have
-        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination, compression)
+        trace = chunk.trace if len(chunk.trace) <= MAX_NAME else ""  # nobody's, but it would be kept
+        return ChunkRequest(
+            chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination, compression, trace
+        )
     if kind == "open":
         opening = message.open
         for field, value in (*opening.ListFields(), *opening.spec.ListFields()):

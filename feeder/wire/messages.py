@@ -82,6 +82,7 @@ class ChunkRequest:
 
     `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus
     the first slot images behind it. None: pixels come in the reply, compressed perhaps as `compression` says.
+    `trace` is the traceparent of W3C Trace Context; empty: it is not traced.
     """
 
     id: int
@@ -90,6 +91,7 @@ class ChunkRequest:
     slots: tuple[int, ...]
     destination: tuple[int, int] | None = None
     compression: Compression = Compression.NONE
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
 def failed(opened: OpenStream, job: Job, error: Exception) -> Failed:
     """What is said of a chunk that cannot be made; so does the log, where it may be the worker's fault."""
     kind, bad, message = FailureKind.INTERNAL, None, str(error)
+    names = opened.stream.names | {"request": job.request.id}
     if isinstance(error, BadChunk):
         kind = FailureKind.BAD_RECORD
         bad = bad_infos(opened.maker.spec, error.found)[0]
@@ -104,10 +105,12 @@ def failed(opened: OpenStream, job: Job, error: Exception) -> Failed:
         pass  # the worker ends
     elif isinstance(error, StorageError):
         kind = FailureKind.STORAGE
-        log.warning("stream %d: chunk %d: %s", opened.stream.number, job.request.id, error)
+        log.warning("stream %d: chunk %d: %s", opened.stream.number, job.request.id, error, extra=names)
     else:
         message = f"{type(error).__name__}: {error}"
-        log.error("stream %d: chunk %d failed", opened.stream.number, job.request.id, exc_info=error)
+        log.error(
+            "stream %d: chunk %d failed", opened.stream.number, job.request.id, exc_info=error, extra=names
+        )
     return Failed(job.request.id, kind, message, bad)
 
 

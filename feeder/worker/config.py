@@ -53,6 +53,7 @@ class WorkerConfig:
         http: where to answer for metrics and health, host and port; None: nowhere.
         arena_bytes: most memory of clients on this host that is written into; 0: none.
         arena_dir: folder of the socket over which they hand it over; None: the user's runtime folder.
+        trace: whether spans of the chunks that clients trace are exported.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -76,6 +77,7 @@ class WorkerConfig:
     http: Address | None = None
     arena_bytes: int = ARENA_BYTES
     arena_dir: Path | None = None
+    trace: bool = False
 
     def __post_init__(self) -> None:
         if self.http is not None and self.http.kind != "tcp":

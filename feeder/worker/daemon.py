@@ -43,6 +43,7 @@ from feeder.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from feeder.worker.http import HttpSide
+    from feeder.worker.tracing import StageSpans
 
 __all__ = ["serve"]
 
@@ -298,12 +299,13 @@ class _Worker:
             stack.callback(arenas.close)
         quarantine = Quarantine()
         self._sessions = SessionRegistry(config.max_streams, config.max_streams_per_job)
-        self._pipeline = Pipeline(readers, callers, quarantine, config.share_bytes)
+        worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        spans = self._open_spans(stack, worker_id) if config.trace else None
+        self._pipeline = Pipeline(readers, callers, quarantine, config.share_bytes, spans)
         stack.callback(self._pipeline.close)
         for dataset in datasets.values():
             if dataset.is_remote:  # first, so that nobody waits any longer for a store that does not answer
                 stack.callback(dataset.close)
-        worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         identity = Identity(worker_id, threads, pixels, digests)
         servicer = FeederServicer(
             identity,
@@ -377,6 +379,14 @@ class _Worker:
         http = stack.enter_context(HttpSide(self._config.http))
         log.info("metrics and health at http://%s", http.address)
         return http
+
+    def _open_spans(self, stack: ExitStack, worker_id: str) -> StageSpans:
+        """What exports spans: OpenTelemetry is imported only where it is wanted."""
+        from feeder.worker.tracing import StageSpans, otlp_provider
+
+        provider = otlp_provider(worker_id)
+        stack.callback(provider.shutdown)
+        return StageSpans(provider)
 
     def _health_pool(self, stack: ExitStack) -> ThreadPoolExecutor:
         pool = ThreadPoolExecutor(1, thread_name_prefix="feeder-health")

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.consumer_metrics import consumer_metrics, stage_metrics
 
 __all__ = ["registry_of"]
 
@@ -104,6 +105,8 @@ class _Described(Collector):
             self._needed(reply.counters),
         )
         yield from _counters(reply.counters, COUNTERS)
+        yield from stage_metrics(reply)
+        yield from consumer_metrics(reply)
         for cache, (prefix, what) in CACHES.items():
             if reply.HasField(cache):
                 yield from _cache(getattr(reply, cache), prefix, what)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ from feeder.worker.served import Served
 from feeder.worker.shared_chunks import MadeOnce, Share, SharedChunks, Turn
 from feeder.worker.stages import Stages
 from feeder.worker.stream import Answer, Stream
+
+if TYPE_CHECKING:
+    from feeder.worker.tracing import StageSpans
 
 __all__ = ["Counters", "Pipeline"]
 
@@ -98,10 +102,19 @@ class Pipeline:
         callers: threads that each have one chunk decoded at a time, on the decoder's own pool.
         quarantine: is told of bad records.
         share_bytes: most that is kept of chunks that several streams want; 0: each makes its own.
+        spans: is told of traced requests that were answered; None: nobody is.
     """
 
-    def __init__(self, readers: int, callers: int, quarantine: Quarantine, share_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        readers: int,
+        callers: int,
+        quarantine: Quarantine,
+        share_bytes: int = 0,
+        spans: StageSpans | None = None,
+    ) -> None:
         self._quarantine = quarantine
+        self._spans = spans
         self._scheduler = Scheduler(BUDGET_BYTES, STREAM_BYTES, MAX_OUTSTANDING)
         self._shared = SharedChunks(share_bytes)
         self._open: dict[int, OpenStream] = {}
@@ -117,6 +130,7 @@ class Pipeline:
         self._came: deque[_Coming] = deque()
         self._prefer_came = False
         self._read_ahead = readers + callers
+        self._callers = callers
         self._idle = 0
         self._idle_counted_s = time.perf_counter()
         self._stopping = False
@@ -140,9 +154,17 @@ class Pipeline:
             return replace(self._counters)
 
     def stages(self) -> list[pb.StageInfo]:
-        """Where chunks' time went since the start."""
+        """Where chunks' time went since the start, and where chunks are now."""
         with self._lock:
-            return self._stages.infos()
+            return self._stages.infos(
+                {
+                    "queue": self._scheduler.pending,
+                    "read": self._reading + len(self._coming),
+                    "ready": len(self._ready),
+                    "make": self._callers - self._idle,
+                    "send": sum(opened.stream.unsent for opened in self._open.values()),
+                }
+            )
 
     def served(self) -> dict[int, Served]:
         """A snapshot: what each open stream was given, by its number."""
@@ -239,6 +261,8 @@ class Pipeline:
                     if answer.shared_bytes:
                         self._counters.images_shared += answer.images
                         self._counters.bytes_shared += answer.shared_bytes
+            if answer.job.request.trace and self._spans is not None:
+                self._spans.sent(answer.job, failed=not answer.images)
 
     def drain(self) -> None:
         """Tells every stream that the worker wants to go; each ends once nothing is owed."""

@@ -27,13 +27,15 @@ __all__ = ["Job", "Scheduler"]
 class Job:
     """A request whose turn it is; `nbytes` of its stream's share are reserved until it is sent.
 
-    `since_s` is when it came into the stage that it is in, at first when it was asked; see `Stages`.
+    `since_s` is when it came into the stage that it is in, at first when it was asked; see `Stages`. `passed`
+    are those before with their beginnings and ends, where the request is traced.
     """
 
     stream: int
     request: ChunkRequest
     nbytes: int
     since_s: float = field(default=0.0, compare=False)
+    passed: list[tuple[str, float, float]] = field(default_factory=list, compare=False)
 
 
 class _Served(Protocol):
@@ -122,6 +124,11 @@ class Scheduler:
     def waiting(self) -> bool:
         """Whether any request has not been taken; `take` may still find that none has room."""
         return bool(self._turns)
+
+    @property
+    def pending(self) -> int:
+        """Requests that have not been taken."""
+        return sum(len(state.pending) for state in self._streams.values())
 
     def open(self, stream: int, image_bytes: int, job: str = "") -> None:
         """A stream begins, whose images have `image_bytes` bytes each; streams of one job share its turns."""

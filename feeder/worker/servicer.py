@@ -154,7 +154,7 @@ class FeederServicer:
         try:
             ticket = self._sessions.enter()
         except Refusal as error:
-            log.info("%s: %s", context.peer(), error)
+            log.info("%s: %s", context.peer(), error, extra={"peer": context.peer()})
             _abort(context, error)
         stream = Stream(ticket.number)
         end = self._ending(stream, ticket)
@@ -175,12 +175,13 @@ class FeederServicer:
         except Closed:
             return  # the client is gone, there is nobody to tell
         except FeederError as error:
-            log.info("stream %d: %s", ticket.number, error)
+            log.info("stream %d: %s", ticket.number, error, extra=stream.names)
             _abort(context, error)
         finally:
             end()
 
     def _open(self, opening: Open, stream: Stream, ticket: Ticket, peer: str) -> None:
+        stream.names |= {"session": opening.session, "job": opening.job, "peer": peer}
         maker = self._maker(opening)
         self._sessions.claim(ticket, opening, peer)
         arena = self._arenas.claim(opening.arena) if self._arenas is not None and opening.arena else None
@@ -188,17 +189,19 @@ class FeederServicer:
         self._pipeline.open(stream, maker, job_of(opening), slots, arena)
         spec = opening.spec
         log.info(
-            "stream %d opened: %s, %s, job %r, consumer %d of %d, batch %d, %s, %d px%s",
+            "stream %d opened: %s, %s, job %r, session %r, consumer %d of %d, batch %d, %s, %d px%s",
             ticket.number,
             peer,
             spec.dataset,
             opening.job,
+            opening.session,
             opening.consumer_index,
             opening.consumer_count,
             spec.global_batch,
             spec.augment,
             spec.image_size,
             "" if arena is None else ", into the client's memory",
+            extra=stream.names,
         )
         stream.opened(arena=arena is not None)
         if self._sessions.draining:
@@ -256,7 +259,7 @@ class FeederServicer:
         except grpc.RpcError:
             stream.close()  # the call is over
         except Exception as error:
-            log.exception("stream %d: reading requests failed", stream.number)
+            log.exception("stream %d: reading requests failed", stream.number, extra=stream.names)
             stream.fail(FeederError(f"{type(error).__name__}: {error}"))
         finally:
             if isinstance(context, ServedCall):  # gRPC hears its peers by itself
@@ -272,7 +275,8 @@ class FeederServicer:
             stream.close()
             self._pipeline.close_stream(stream)
             self._sessions.leave(ticket)
-            log.info("stream %d closed after %.1f s", ticket.number, time.monotonic() - started_s)
+            open_s = time.monotonic() - started_s
+            log.info("stream %d closed after %.1f s", ticket.number, open_s, extra=stream.names)
 
         return end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -37,13 +38,15 @@ class Stages:
     def leave(self, job: Job, stage: Stage, now_s: float) -> None:
         """A job goes from this stage into the one behind it."""
         spent_s = now_s - job.since_s
+        if job.request.trace:
+            job.passed.append((stage, job.since_s, now_s))
         job.since_s = now_s
         histogram = self._histograms[stage]
         histogram.total_s += spent_s
         histogram.buckets[bisect_left(BOUNDS_S, spent_s)] += 1
 
-    def infos(self) -> list[pb.StageInfo]:
-        """All of them, first stage first."""
+    def infos(self, here: Mapping[Stage, int]) -> list[pb.StageInfo]:
+        """All of them, first stage first; `here` says how many chunks are in each now."""
         return [
             pb.StageInfo(
                 name=stage,
@@ -51,6 +54,7 @@ class Stages:
                 total_s=histogram.total_s,
                 bounds_s=BOUNDS_S,
                 buckets=histogram.buckets,
+                here=here[stage],
             )
             for stage, histogram in self._histograms.items()
         ]

@@ -29,10 +29,15 @@ class Stream:
     """Collects answers for the thread that sends them; ends once, for whatever reason comes first.
 
     Holds at most one answer for each request that is unanswered, and two more: the scheduler sees to that.
+
+    Attributes:
+        number: unique in this process.
+        names: what lines of the log say of it beside their message; its session and job once they are known.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.names: dict[str, object] = {"stream": number}
         self._changed = threading.Condition()
         self._opened = False
         self._arena = False
@@ -45,6 +50,11 @@ class Stream:
     def closed(self) -> bool:
         """Whether nobody waits for answers any more."""
         return self._closed
+
+    @property
+    def unsent(self) -> int:
+        """Answers that wait to be sent."""
+        return len(self._answers)
 
     def opened(self, *, arena: bool = False) -> None:
         """The client's Open was accepted, with its arena or without."""

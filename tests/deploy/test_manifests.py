@@ -95,7 +95,13 @@ def test_memory_for_decoded_images_is_within_the_pods_limit() -> None:
 
 def metric_names() -> set[str]:
     cache = pb.CacheInfo(hits=1)
-    reply = pb.DescribeReply(cache=cache, encoded_cache=cache, datasets=[pb.DatasetInfo(name="d")])
+    reply = pb.DescribeReply(
+        cache=cache,
+        encoded_cache=cache,
+        datasets=[pb.DatasetInfo(name="d")],
+        stages=[pb.StageInfo(name="make", buckets=[0])],
+        streams=[pb.StreamInfo(report=pb.ClientReport())],
+    )
     return {sample.name for family in registry_of(lambda: reply).collect() for sample in family.samples}
 
 

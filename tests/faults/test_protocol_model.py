@@ -93,6 +93,7 @@ class FakeLink:
         clock: Any,
         compression: str = "none",
         missed: bool = False,
+        spans: Any = None,
     ) -> None:
         self.name = str(address)
         self.error = self.refused_since_s = None

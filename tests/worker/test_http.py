@@ -10,11 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import feeder
+from feeder.client import report as report_module
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.v1 import feeder_pb2 as pb
@@ -24,6 +27,31 @@ from feeder.worker.http import HttpSide
 
 ANY_PORT = Address("tcp", "127.0.0.1", 0)
 DEADLINE_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
+
+QUIET = {
+    "feeder_draining": "the worker does not drain",
+    "feeder_kept_bytes": "the streams differ",
+    "feeder_shared_images_total": "the streams differ",
+    "feeder_shared_bytes_total": "the streams differ",
+    "feeder_storage_retries_total": "storage is well",
+    "feeder_store_requests_total": "there is no object store",
+    "feeder_store_merged_total": "there is no object store",
+    "feeder_seek_used_total": "small images have no seek points",
+    "feeder_seek_learned_total": "small images have no seek points",
+    "feeder_seek_refused_total": "nothing is damaged",
+    "feeder_seek_torn_total": "nothing is damaged",
+    "feeder_seek_dropped_total": "nothing is damaged",
+    "feeder_cache_dropped_segments_total": "nothing is damaged",
+    "feeder_cache_full": "there is room",
+    "feeder_stage_chunks": "it goes up and down",
+    "feeder_workers_needed": "it goes up and down",
+    "feeder_consumer_owed_chunks": "it goes up and down",
+    "feeder_consumer_masked_slots_total": "bad records are replaced",
+    "feeder_consumer_hedges_total": "there is one worker",
+    "feeder_consumer_retries_total": "there is one worker",
+}
+"""Metrics that may be 0 where one healthy worker serves, and why."""
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -80,6 +108,41 @@ def test_metrics_move_with_what_is_served(
         assert after[f"feeder_{name}"] > before[f"feeder_{name}"], name
     assert after["feeder_images_total"] == 4
     assert after["feeder_dataset_records"] == 48
+    assert worker.stop() == 0
+
+
+def test_metrics_that_docs_and_deploy_name_move(
+    start_worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a new worker, which begins at 0, with two consumers."""
+    monkeypatch.setattr(report_module, "REPORT_S", 0.05)
+    named: set[str] = set()
+    for path in (*(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.*")):
+        named.update(re.findall(r"\bfeeder_(?!pb2)[a-z_]+\b", path.read_text()))
+    named = {name for name in named if not name.startswith(("feeder_encoded_cache_", "feeder_stage_seconds"))}
+    named |= {f"feeder_stage_seconds_{part}" for part in ("bucket", "sum", "count")}
+    assert named > set(QUIET)
+    cache = ("--cache-dir", str(tmp_path / "cache"), "--cache-bytes", "64MiB")
+    worker = start_worker("--http", "127.0.0.1:0", *cache)
+    address = http_address(worker)
+    client = feeder.connect(worker.address)
+    with (
+        client.stream("bad", batch_size=8, image_size=32, job="far", transport="grpc") as far,
+        client.stream("train", batch_size=8, image_size=32, job="near", transport="shm") as near,
+    ):
+        deadline_s = time.monotonic() + DEADLINE_S
+        still = named - set(QUIET)
+        kept = {"feeder_cache_bytes", "feeder_cache_segments", "feeder_cache_filled_total"}
+        while still:
+            assert time.monotonic() < deadline_s, still
+            if not still <= {*kept, "feeder_cache_hits_total"} or not still & kept:
+                next(far)
+                next(near)
+            else:  # what was made is kept when nothing more comes for a while
+                time.sleep(0.05)
+            now = samples(get(address, "/metrics")[1])
+            assert named <= set(now)
+            still = {name for name in still if not now[name]}
     assert worker.stop() == 0
 
 

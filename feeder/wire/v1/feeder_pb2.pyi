@@ -112,18 +112,20 @@ class DescribeReply(_message.Message):
     def __init__(self, version: _Optional[str] = ..., worker_id: _Optional[str] = ..., threads: _Optional[int] = ..., decoder: _Optional[str] = ..., pixel_fingerprint: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetInfo, _Mapping]]] = ..., draining: bool = ..., live_streams: _Optional[int] = ..., max_streams: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., uptime_s: _Optional[float] = ..., quarantine: _Optional[_Iterable[_Union[BadRecordInfo, _Mapping]]] = ..., cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., side_socket: _Optional[str] = ..., encoded_cache: _Optional[_Union[CacheInfo, _Mapping]] = ..., kept_bytes: _Optional[int] = ..., pixel_digests: _Optional[_Mapping[str, str]] = ..., stages: _Optional[_Iterable[_Union[StageInfo, _Mapping]]] = ..., streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping]]] = ...) -> None: ...
 
 class StageInfo(_message.Message):
-    __slots__ = ("name", "chunks", "total_s", "bounds_s", "buckets")
+    __slots__ = ("name", "chunks", "total_s", "bounds_s", "buckets", "here")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_S_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_S_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
     name: str
     chunks: int
     total_s: float
     bounds_s: _containers.RepeatedScalarFieldContainer[float]
     buckets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., chunks: _Optional[int] = ..., total_s: _Optional[float] = ..., bounds_s: _Optional[_Iterable[float]] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+    here: int
+    def __init__(self, name: _Optional[str] = ..., chunks: _Optional[int] = ..., total_s: _Optional[float] = ..., bounds_s: _Optional[_Iterable[float]] = ..., buckets: _Optional[_Iterable[int]] = ..., here: _Optional[int] = ...) -> None: ...
 
 class StreamInfo(_message.Message):
     __slots__ = ("job", "session", "consumer_index", "consumer_count", "peer", "arena", "spec", "chunks", "images", "owed", "epoch", "taken", "age_s", "report", "report_age_s")
@@ -330,20 +332,22 @@ class Spec(_message.Message):
     def __init__(self, dataset: _Optional[str] = ..., seed: _Optional[int] = ..., global_batch: _Optional[int] = ..., lanes: _Optional[int] = ..., image_size: _Optional[int] = ..., augment: _Optional[str] = ..., sampler: _Optional[str] = ..., resample: _Optional[str] = ..., antialias: bool = ..., reduce: _Optional[str] = ..., output: _Optional[str] = ..., shuffle: bool = ..., remainder: _Optional[str] = ..., on_bad: _Optional[str] = ...) -> None: ...
 
 class ChunkRequest(_message.Message):
-    __slots__ = ("id", "epoch", "taken", "slots", "destination", "compression")
+    __slots__ = ("id", "epoch", "taken", "slots", "destination", "compression", "trace")
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     id: int
     epoch: int
     taken: int
     slots: _containers.RepeatedScalarFieldContainer[int]
     destination: Destination
     compression: Compression
-    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ...) -> None: ...
+    trace: str
+    def __init__(self, id: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., destination: _Optional[_Union[Destination, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Destination(_message.Message):
     __slots__ = ("buffer", "offset")
