@@ -132,6 +132,9 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
     command, words = parser, 0
     while deeper := [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]:
         name = argv[words] if words < len(argv) else ""
+        otherwise = command.get_default("otherwise")  # what a command does that is only given options
+        if otherwise is not None and name.startswith("-") and name not in ("-h", "--help"):
+            argv, name = [*argv[:words], otherwise, *argv[words:]], otherwise
         if name not in deeper[0].choices:
             break
         command, words = deeper[0].choices[name], words + 1
