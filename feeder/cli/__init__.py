@@ -26,6 +26,7 @@ _MODULES = (
     "rewrite",
     "worker",
     "status",
+    "doctor",
     "preview",
     "config",
     "cache",
@@ -47,6 +48,7 @@ examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
   feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
   feeder status localhost:50051                                   see what a worker serves and does
+  feeder doctor localhost:50051                                   see what holds a training up
   feeder preview --data shards/ -o sheet.png                      see what a trainer would see
 
 Each command has a --help of its own.
