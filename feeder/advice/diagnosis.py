@@ -5,14 +5,16 @@ up in front of a stage that is always at work, and what lies behind it waits. Fo
 
 1. Its consumer that waits most for input counts: in a synchronous training all others wait for it, in their
    step. It waits less than WAITS of its time: the **trainer** is the limit.
-2. Of the workers that serve it the one that holds most chunks counts: shares are equal, so all wait for it.
+2. Of the workers that serve it the one that gives nothing though it owes chunks counts, or else the one that
+   holds most: shares are equal, so all wait for it.
 3. More than one chunk is made and not yet in the socket, and more than are being read and made: what is
    behind the worker is the limit. The **client**, where its threads that receive are busy for LANDS of
    their time, or its memory is written into; otherwise the **wire**.
 4. A chunk is being made for BUSY of the time, and others wait for that, or at least reading takes no
    longer: **decode** is the limit. Unless there is a cache that is full and in which fewer than HITS of the
    images were found: then it is the **cache**, since more of it would spare the decoding.
-5. A chunk is being read for READS of the time, or what was asked for does not move: **storage**.
+5. A chunk is being read for READS of the time: **storage**. It is also named where the worker gives nothing:
+   the connection to the client may hang as well, but that would be found out and cut.
 6. Otherwise the worker waits for requests. Where the client has room for less than PREFETCH batches, its
    threads that receive are busy, or its memory is written into, it is the **client** that asks too late.
    With room enough, what it asked for is under way: the **wire**.
@@ -50,8 +52,9 @@ HITS = 0.9
 PREFETCH = 4
 """Batches that a stream has room for by default."""
 
-UNEQUAL = 2.0
-"""A worker holds so many times as many chunks as the median of the others: it is slower than they are."""
+UNEQUAL = 3.0
+"""A worker that holds so many times as many chunks as the median of the others, which is less than one, is
+slower than they are: all are asked for as much, and they rest."""
 
 SLOW_WIRE = 40e6
 """Bytes a second below which compression pays (see feeder.Client.stream)."""
@@ -99,16 +102,14 @@ def diagnose(works: Mapping[str, Work], consumers: Sequence[Consumer]) -> list[F
 def _job(job: str, works: Mapping[str, Work], members: Sequence[Consumer]) -> Finding:
     consumer = max(members, key=lambda member: -1.0 if member.waiting is None else member.waiting)
     served = [works[address] for address in sorted({name for member in members for name in member.workers})]
-    worker = max(served, key=lambda one: (one.at_work, one.owed))
+    worker = max(served, key=lambda one: (one.still, one.at_work))
     slow = _slow(served)
     limit = _limit(consumer, worker)
     why = [_fares(consumer, members)]
     if limit != "trainer" or consumer.waiting is None:
         why += _figures(limit, consumer, worker)
     if slow:
-        why.append(
-            f"{' and '.join(slow)} held {UNEQUAL:g} times as many chunks as the others, or more: slower"
-        )
+        why.append(f"{' and '.join(slow)} held most chunks, while the others waited for requests")
     return Finding(
         job=job,
         limit=limit,
@@ -130,7 +131,7 @@ def _limit(consumer: Consumer, worker: Work) -> Limit:
     if worker.making >= BUSY and (ready >= READS or make >= read):
         full = worker.caches and worker.cache_full
         return "cache" if full and _hits(worker) < HITS else "decode"
-    if read >= READS or (worker.owed and not worker.images):
+    if read >= READS or worker.still:
         return "storage"
     if consumer.waiting is None:
         return "trainer"
@@ -138,11 +139,12 @@ def _limit(consumer: Consumer, worker: Work) -> Limit:
 
 
 def _slow(served: Sequence[Work]) -> tuple[str, ...]:
-    """Those that hold many more chunks than the median of the others, and at least one."""
+    """Those that hold many more chunks than the median of the others, which wait for requests."""
     slow = []
     for one in served:
         others = sorted(other.at_work for other in served if other is not one)
-        if others and one.at_work >= max(1.0, UNEQUAL * others[len(others) // 2]):
+        typical = others[len(others) // 2] if others else math.inf
+        if typical < 1.0 <= one.at_work and one.at_work >= UNEQUAL * typical:
             slow.append(one.address)
     return tuple(slow)
 
@@ -168,7 +170,7 @@ def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     held = ", ".join(f"{stage} {worker.held.get(stage, 0.0):.2g}" for stage in worker.held)
     why = [
         f"{worker.address} delivered {worker.images_per_s:,.0f} images/s with {worker.threads} "
-        f"thread{'s' * (worker.threads != 1)}; chunks in each of its stages at a time: {held}"
+        f"thread{'s' * (worker.threads != 1)}; chunks at a time: {held}"
     ]
     if limit == "storage":
         stores = (
@@ -179,7 +181,10 @@ def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
             f"{worker.storage_retries:,} of them tried again"
         )
     if limit in ("decode", "cache") and worker.images:
-        why.append(f"{worker.seek_used / worker.images:.0%} of the images were decoded from seek points")
+        # They are counted when they are decoded, images when they are sent.
+        why.append(
+            f"{min(1.0, worker.seek_used / worker.images):.0%} of the images were decoded from seek points"
+        )
     if limit in ("decode", "cache") and worker.caches:
         full = "is full" if worker.cache_full else "is not full yet"
         why.append(
@@ -192,51 +197,68 @@ def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
 
 
 def _lift(limit: Limit, consumer: Consumer, worker: Work, workers: int, slow: Sequence[str]) -> list[str]:
-    lift = []
-    if slow and limit != "trainer":
-        lift.append(f"look at {' and '.join(slow)} first: the others wait for it")
     if limit == "trainer":
         return ["nothing here: batches are ready before they are wanted; fewer workers or cores may do"]
+    first = [f"look at {' and '.join(slow)} first: the others wait for it"] if slow else []
     if limit == "storage":
-        if worker.store_requests:
-            lift.append(
-                "keep records near: --encoded-cache-bytes, or a cache of decoded images, --cache-bytes"
-            )
-            lift.append("more workers, which ask at the same time; larger prefetch_bytes at the client")
-        else:
-            lift.append("faster storage, or shards on a disk of the worker's own")
-            lift.append("keep decoded images: --cache-bytes; more workers, if each has storage of its own")
-        return lift
+        return first + _lift_storage(worker)
     if limit in ("decode", "cache"):
-        if limit == "cache":
-            missed = f"{1 - _hits(worker):.0%} of the images"
-            lift.append(f"more --cache-bytes: {missed} were decoded because they did not fit")
-        lift.append(_more(consumer, workers))
-        if worker.images and worker.seek_used < 0.5 * (worker.images - worker.cache_hits):
-            lift.append(
-                "seek points: `feeder index --seek` now; --seek learn, the default, from the next epoch on"
-            )
-        if not worker.caches:
-            lift.append("keep decoded images: --cache-bytes")
-        elif not worker.cache_full:
-            lift.append("wait: the cache is filling (--warm fills it sooner)")
-        return lift
-    if limit == "client" and consumer.landing >= LANDS:
-        lift.append("more workers: the client has a thread that receives for each")
-        lift.append("a worker on the same host, which writes into the client's memory; no compression")
-    elif limit == "client":
-        room = f"{consumer.prefetch} batch{'es' * (consumer.prefetch != 1)}"
-        lift.append(
-            f"more prefetch: there is room for {room}; without prefetch_bytes it is {PREFETCH} or more"
-        )
+        return first + _lift_decode(limit, consumer, worker, workers)
+    if limit == "wire":
+        return first + _lift_wire(consumer, worker)
+    if consumer.landing >= LANDS:
+        return [
+            *first,
+            "more workers: the client has a thread that receives for each",
+            "a worker on the same host, which writes into the client's memory; no compression",
+        ]
+    return [*first, _prefetch(consumer)]
+
+
+def _lift_storage(worker: Work) -> list[str]:
+    lift = []
+    if worker.still:
+        lift.append("nothing moved at all: see whether the storage hangs, or the connection to the client")
+    if worker.store_requests:
+        lift.append("keep records near (--encoded-cache-bytes) or decoded images (--cache-bytes)")
+        lift.append("more workers, which ask at the same time; larger prefetch_bytes at the client")
     else:
-        if consumer.output == "rgb":
-            lift.append("output='yuv420': half the bytes")
-        if worker.bytes_sent / worker.seconds < SLOW_WIRE:
-            lift.append("compression='auto', which pays below 40 MB/s")
-        lift.append("a faster network, or workers on the trainers' hosts")
-        lift.append("larger prefetch_bytes, where the network is far rather than narrow")
+        lift.append("faster storage, or shards on a disk of the worker's own")
+        lift.append("keep decoded images: --cache-bytes; more workers, if each has storage of its own")
     return lift
+
+
+def _lift_decode(limit: Limit, consumer: Consumer, worker: Work, workers: int) -> list[str]:
+    lift = []
+    if limit == "cache":
+        missed = f"{1 - _hits(worker):.0%} of the images"
+        lift.append(f"more --cache-bytes: {missed} were decoded because they did not fit")
+    lift.append(_more(consumer, workers))
+    if worker.seek_used < 0.5 * (worker.images - worker.cache_hits):
+        lift.append("seek points: `feeder index --seek`; --seek learn, the default, from the next epoch on")
+    if not worker.caches:
+        lift.append("keep decoded images: --cache-bytes")
+    elif not worker.cache_full:
+        lift.append("wait: the cache is filling (--warm fills it sooner)")
+    if consumer.prefetch and consumer.prefetch < PREFETCH:
+        lift.append(_prefetch(consumer))
+    return lift
+
+
+def _lift_wire(consumer: Consumer, worker: Work) -> list[str]:
+    lift = []
+    if consumer.output == "rgb":
+        lift.append("output='yuv420': half the bytes")
+    if worker.bytes_sent / worker.seconds < SLOW_WIRE:
+        lift.append("compression='auto', which pays below 40 MB/s")
+    lift.append("a faster network, or workers on the trainers' hosts")
+    lift.append("larger prefetch_bytes, where the network is far rather than narrow")
+    return lift
+
+
+def _prefetch(consumer: Consumer) -> str:
+    room = f"{consumer.prefetch} batch{'es' * (consumer.prefetch != 1)}"
+    return f"more prefetch: there is room for {room}; without prefetch_bytes it is {PREFETCH} or more"
 
 
 def _more(consumer: Consumer, workers: int) -> str:

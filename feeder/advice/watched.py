@@ -60,6 +60,11 @@ class Work:
         return sum(self.held.get(stage, 0.0) for stage in STAGES[1:])
 
     @property
+    def still(self) -> bool:
+        """It owes chunks and gave none: where they are cannot be seen."""
+        return self.owed > 0 and self.chunks == 0
+
+    @property
     def making(self) -> float:
         """Chunks that are being made at a time; those of less images than threads count in part, since they
         cannot keep all threads busy."""

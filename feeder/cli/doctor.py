@@ -24,6 +24,9 @@ __all__ = ["register"]
 MOST_ASKED = 16
 """Workers that are asked at the same time."""
 
+MOST_WAITS = 4
+"""Times --seconds until the second look is taken at the latest."""
+
 _DESCRIPTION = """\
 Looks at workers twice, some seconds apart, and says for each job which of storage, decode, cache, wire,
 client or trainer is the limit, by which figures, and what would lift it. It only looks: nothing is run for
@@ -81,9 +84,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     addresses = resolve(parse_target(args.address))
     before, failed = _look(addresses)
-    if before:
-        time.sleep(args.seconds)
-    after, gone = _look([address for address in addresses if str(address) in before])
+    after, gone = _look_again(addresses, before, args.seconds)
     failed |= gone
     for name in list(after):
         if after[name].worker_id != before[name].worker_id:
@@ -105,6 +106,26 @@ def _doctor(args: argparse.Namespace) -> int:
         for message in failed.values():
             print(f"feeder: {message}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _look_again(
+    addresses: Sequence[Address], before: dict[str, pb.DescribeReply], seconds: float
+) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:
+    """The second look, as soon as every worker that owes chunks has given some, or after MOST_WAITS."""
+    there = [address for address in addresses if str(address) in before]
+    after: dict[str, pb.DescribeReply] = {}
+    gone: dict[str, str] = {}
+    for _ in range(MOST_WAITS if there else 0):
+        time.sleep(seconds)
+        after, gone = _look(there)
+        if gone or not any(_stands_still(before[name], reply) for name, reply in after.items()):
+            break
+    return after, gone
+
+
+def _stands_still(before: pb.DescribeReply, after: pb.DescribeReply) -> bool:
+    """Whether a worker owes chunks and gave none, so that where they are cannot be seen."""
+    return after.counters.chunks == before.counters.chunks and any(stream.owed for stream in after.streams)
 
 
 def _look(addresses: Sequence[Address]) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:

@@ -100,6 +100,8 @@ def test_only_what_would_help_is_proposed() -> None:
     assert "--cache-bytes" not in lift(HALF_CACHED)
     assert "filling" in lift(HALF_CACHED)
     assert "50% of the images" in lift(dataclasses.replace(HALF_CACHED, cache_full=True))
+    assert "prefetch" not in lift(BUSY)
+    assert "prefetch" in lift(BUSY, prefetch=1)
     assert "yuv420" in lift(SENDS)
     assert "yuv420" not in lift(SENDS, output="yuv420")
     assert "compression" not in lift(SENDS)
@@ -114,8 +116,18 @@ def test_the_slower_of_unequal_workers_is_named_and_decides() -> None:
     finding = one(dataclasses.replace(WAITS, workers=("a:1", "b:1", "c:1")), slow, *others)
     assert (finding.limit, finding.worker, finding.slow) == ("storage", "b:1", ("b:1",))
     assert "look at b:1 first" in finding.lift[0]
-    equal = one(dataclasses.replace(WAITS, workers=("a:1", "c:1")), *others)
-    assert equal.slow == ()
+    for works in (
+        others,
+        [dataclasses.replace(BUSY, address="a:1"), dataclasses.replace(slow, address="c:1")],
+    ):
+        assert one(dataclasses.replace(WAITS, workers=("a:1", "c:1")), *works).slow == ()
+
+
+def test_a_worker_that_gives_nothing_decides() -> None:
+    still = Work(address="b:1", seconds=10.0, threads=8, images=0, chunks=0, owed=2)
+    finding = one(dataclasses.replace(WAITS, workers=("a:1", "b:1")), BUSY, still)
+    assert (finding.limit, finding.worker) == ("storage", "b:1")
+    assert "nothing moved at all" in finding.lift[0]
 
 
 def test_the_consumer_that_waits_most_counts_for_its_job_and_no_other() -> None:
