@@ -6,7 +6,7 @@ up in front of a stage that is always at work, and what lies behind it waits. Fo
 1. Its consumer that waits most for input counts: in a synchronous training all others wait for it, in their
    step. It waits less than WAITS of its time: the **trainer** is the limit.
 2. Of the workers that serve it the one that gives nothing though it owes chunks counts, or else the one that
-   holds most: shares are equal, so all wait for it.
+   holds most: shares are equal, so all wait for it. What a worker does for other jobs is not told apart.
 3. More than one chunk is made and not yet in the socket, and more than are being read and made: what is
    behind the worker is the limit. The **client**, where its threads that receive are busy for LANDS of
    their time, or its memory is written into; otherwise the **wire**.
@@ -103,13 +103,13 @@ def _job(job: str, works: Mapping[str, Work], members: Sequence[Consumer]) -> Fi
     consumer = max(members, key=lambda member: -1.0 if member.waiting is None else member.waiting)
     served = [works[address] for address in sorted({name for member in members for name in member.workers})]
     worker = max(served, key=lambda one: (one.still, one.at_work))
-    slow = _slow(served)
     limit = _limit(consumer, worker)
+    slow = () if limit == "trainer" else _slow(served)
     why = [_fares(consumer, members)]
     if limit != "trainer" or consumer.waiting is None:
         why += _figures(limit, consumer, worker)
     if slow:
-        why.append(f"{' and '.join(slow)} held most chunks, while the others waited for requests")
+        why.append(f"{' and '.join(slow)} held up the others, which waited for requests")
     return Finding(
         job=job,
         limit=limit,
@@ -139,7 +139,10 @@ def _limit(consumer: Consumer, worker: Work) -> Limit:
 
 
 def _slow(served: Sequence[Work]) -> tuple[str, ...]:
-    """Those that hold many more chunks than the median of the others, which wait for requests."""
+    """Those that give nothing, if others do; or that hold chunks while the median of the others rests."""
+    still = [one.address for one in served if one.still]
+    if still:
+        return tuple(still) if len(still) < len(served) else ()
     slow = []
     for one in served:
         others = sorted(other.at_work for other in served if other is not one)

@@ -139,9 +139,11 @@ def _worker(place: Path, flags: list[str]) -> Iterator[tuple[int, str]]:
     """A worker process over the shards in `place`: its number and address."""
     command = [sys.executable, "-m", "feeder", "worker", "--dataset", f"plan={place / 'shards'}"]
     command += ["--listen", "127.0.0.1:0", "--arena-dir", str(place / "sockets"), *flags]
+    # Settings of other workers here are none of this one's.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FEEDER_")}
     with (
         open(place / "log", "w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process,
     ):
         assert process.stdout is not None
         try:

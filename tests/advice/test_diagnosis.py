@@ -127,7 +127,8 @@ def test_a_worker_that_gives_nothing_decides() -> None:
     still = Work(address="b:1", seconds=10.0, threads=8, images=0, chunks=0, owed=2)
     finding = one(dataclasses.replace(WAITS, workers=("a:1", "b:1")), BUSY, still)
     assert (finding.limit, finding.worker) == ("storage", "b:1")
-    assert "nothing moved at all" in finding.lift[0]
+    assert finding.slow == ("b:1",)
+    assert "nothing moved at all" in finding.lift[1]
 
 
 def test_the_consumer_that_waits_most_counts_for_its_job_and_no_other() -> None:

@@ -56,8 +56,9 @@ def test_half_the_bytes_of_yuv420(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_this_machine_measured_with_pictures_and_their_index(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FEEDER_CACHE_BYTES", "1")  # of another worker
     synth(tmp_path / "photos", images=12, classes=2)
     packed = pack(tmp_path / "photos", tmp_path / "shards", shards=2)
     found = plan(
