@@ -10,9 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
+import feeder
 from feeder.advice.capacity import Column, Costs
 from feeder.errors import WorkerUnavailable
 from feeder.spec import Output
@@ -29,15 +32,21 @@ MOST_IMAGES = 512
 """Of a folder: more would only take longer to pack."""
 
 BATCH = 32
+ROUNDS = 3
 START_S, FILL_S, STOP_S = 60.0, 60.0, 10.0
+SEALED_S, STUCK_S = 1.5, 5.0
+"""Without a change, until a cache that has all, or has not, is taken as it is: its last images count a second
+later, when their segment is sealed."""
+
 _POLL_S = 0.1
 
 CACHE_BYTES = 1 << 30
 """Enough for MOST_IMAGES of ImageNet; where it is not, the column is left out."""
 
-LEAST_HITS = 0.98
+LEAST_FOUND = 0.9
+"""Share of the images that must have seek points, or be in the cache, for the column to say something."""
+
 _READY = "feeder worker listening on "
-_SEEK: dict[Column, str] = {"plain": "off", "seek": "use", "cached": "off"}
 
 
 def measure(
@@ -49,14 +58,16 @@ def measure(
     seconds: float,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
-    """Packs pictures, serves them by a worker on all usable cores, once for each column, and takes CPU times.
+    """Packs pictures, serves them by a worker on all usable cores for each column, and takes CPU times.
+
+    The workers take turns, ROUNDS times, and the medians count: what else the machine does meets all of them.
 
     Args:
         images: folder of images; of many, MOST_IMAGES spread over it. None: SYNTH_IMAGES pictures as `feeder
             synth` makes them.
         size, output: of the stream; see StreamSpec. Its other settings are those of a training stream.
         remote: over TCP, or into memory of this process.
-        seconds: that each column is measured for, after a third of them that is not.
+        seconds: that each column is measured for in all, besides a third as many that are not counted.
         progress: is told what comes next.
 
     Raises:
@@ -77,12 +88,10 @@ def measure(
         made_by = decoder.name
     finally:
         decoder.close()
-    worker_us: dict[Column, float] = {}
-    consumer_us: list[float] = []
     planes_bytes = None
-    notes: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="feeder-plan-") as name:
-        place = Path(name)
+    rounds: dict[Column, list[_Round]] = {column: [] for column in columns}
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-plan-")))
         if images is None:
             progress("drawing pictures")
             synth(place / "photos", images=SYNTH_IMAGES, classes=4)
@@ -93,26 +102,25 @@ def measure(
         if "seek" in columns:
             with Dataset.open("plan", [str(place / "shards")], seek="learn") as dataset:
                 learn(dataset)
-        for column in columns:
-            progress(f"measuring {column}")
-            flags = ["--seek", _SEEK[column]]
-            if column == "cached":
-                flags += ["--cache-bytes", str(CACHE_BYTES), "--cache-dir", str(place / "cache"), "--warm"]
-            with _worker(place, flags) as (pid, address):
-                if column == "cached":
-                    planes_bytes = _filled(address)
-                served, received, hits = _cpu_us(pid, address, size, output, remote, seconds)
-            if column == "cached" and (planes_bytes is None or hits < LEAST_HITS):
-                notes.append(f"cached: only {hits:.0%} of the images could be kept, so it was not measured")
-                planes_bytes = None
-                continue
-            worker_us[column] = served
-            consumer_us.append(received)
+        progress("starting workers")
+        workers = {column: stack.enter_context(_worker(place, column)) for column in columns}
+        if "cached" in workers:
+            planes_bytes = _filled(workers["cached"].address)
+        progress("measuring")
+        for _ in range(ROUNDS):
+            for column, worker in workers.items():
+                rounds[column].append(worker.round(size, output, remote, seconds / ROUNDS))
+    notes = []
     if "seek" not in columns:
         notes.append("seek points and the cache need the native kernel, which is not here")
+    for column, wanted in (("seek", "had seek points"), ("cached", "could be kept in the cache")):
+        share = min((one.found for one in rounds.get(column, ())), default=1.0)
+        if share < LEAST_FOUND:
+            notes.append(f"{column}: only {share:.0%} of the images {wanted}, so it was not measured")
+            del rounds[column]
     return Costs(
-        worker_us=worker_us,
-        consumer_us=min(consumer_us),
+        worker_us={column: median(one.worker_us for one in theirs) for column, theirs in rounds.items()},
+        consumer_us=median(one.consumer_us for theirs in rounds.values() for one in theirs),
         planes_bytes=planes_bytes,
         source=f"measured here just now, {seconds:g} s a column, {made_by} on {cores} cores, {what}",
         cores=cores,
@@ -134,15 +142,66 @@ def _choose(images: Path, folder: Path) -> int:
     return len(chosen)
 
 
+@dataclass(frozen=True)
+class _Round:
+    """CPU time of an image in us, of the worker and of this process, and the share of images that had what
+    the column is about."""
+
+    worker_us: float
+    consumer_us: float
+    found: float
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A worker process for one column."""
+
+    column: Column
+    pid: int
+    address: str
+
+    def round(self, size: int, output: Output, remote: bool, seconds: float) -> _Round:
+        """Takes batches of it for so long, after a third as long."""
+        with feeder.connect(self.address, timeout_s=START_S) as client:
+            stream = client.stream(
+                "plan",
+                batch_size=BATCH,
+                image_size=size,
+                output=output,
+                transport="grpc" if remote else "shm",
+                remainder="wrap",
+            )
+            _consume(stream, seconds / 3)
+            before = _describe(self.address)
+            served, received = _cpu_seconds(self.pid), time.process_time()
+            count = _consume(stream, seconds)
+            served, received = _cpu_seconds(self.pid) - served, time.process_time() - received
+            after = _describe(self.address)
+        return _Round(1e6 * served / count, 1e6 * received / count, self._found(before, after))
+
+    def _found(self, before: pb.DescribeReply, after: pb.DescribeReply) -> float:
+        if self.column == "cached":
+            hits = after.cache.hits - before.cache.hits
+            return hits / max(1, hits + after.cache.misses - before.cache.misses)
+        if self.column == "seek":
+            # Images are counted when they are sent: a few more are decoded then.
+            images = after.counters.images - before.counters.images
+            return min(1.0, (after.counters.seek_used - before.counters.seek_used) / max(1, images))
+        return 1.0
+
+
 @contextlib.contextmanager
-def _worker(place: Path, flags: list[str]) -> Iterator[tuple[int, str]]:
-    """A worker process over the shards in `place`: its number and address."""
+def _worker(place: Path, column: Column) -> Iterator[_Worker]:
+    """A worker over the shards in `place`."""
     command = [sys.executable, "-m", "feeder", "worker", "--dataset", f"plan={place / 'shards'}"]
-    command += ["--listen", "127.0.0.1:0", "--arena-dir", str(place / "sockets"), *flags]
+    command += ["--listen", "127.0.0.1:0", "--arena-dir", str(place / f"sockets-{column}")]
+    command += ["--seek", "use" if column == "seek" else "off"]
+    if column == "cached":
+        command += ["--cache-bytes", str(CACHE_BYTES), "--cache-dir", str(place / "cache"), "--warm"]
     # Settings of other workers here are none of this one's.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FEEDER_")}
     with (
-        open(place / "log", "w+") as log,
+        open(place / f"log-{column}", "w+") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process,
     ):
         assert process.stdout is not None
@@ -152,7 +211,7 @@ def _worker(place: Path, flags: list[str]) -> Iterator[tuple[int, str]]:
             if not line.startswith(_READY):
                 log.seek(0)
                 raise WorkerUnavailable(f"the worker that measures did not start: {log.read()[-1000:]}")
-            yield process.pid, line.removeprefix(_READY).strip()
+            yield _Worker(column, process.pid, line.removeprefix(_READY).strip())
         finally:
             process.terminate()
             try:
@@ -164,41 +223,17 @@ def _worker(place: Path, flags: list[str]) -> Iterator[tuple[int, str]]:
 def _filled(address: str) -> float | None:
     """Waits until the cache of a worker has all that it takes; bytes of an image in it, None without any."""
     deadline_s = time.monotonic() + FILL_S
-    filled, since_s = -1, time.monotonic()
+    seen, since_s = (0, 0), time.monotonic()
     while True:
         reply = _describe(address)
         cache, now_s = reply.cache, time.monotonic()
-        if cache.filled != filled:
-            filled, since_s = cache.filled, now_s
-        done = filled >= reply.datasets[0].records or cache.full or now_s - since_s > 2.0
-        if (done and cache.bytes) or now_s > deadline_s:
-            return cache.bytes / filled if filled else None
+        if seen != (cache.filled, cache.bytes):
+            seen, since_s = (cache.filled, cache.bytes), now_s
+        # What cannot be kept, as PNGs, never comes.
+        most = cache.full or cache.filled >= reply.datasets[0].records
+        if now_s - since_s > (SEALED_S if most else STUCK_S) or now_s > deadline_s:
+            return cache.bytes / cache.filled if cache.bytes else None
         time.sleep(_POLL_S)
-
-
-def _cpu_us(
-    pid: int, address: str, size: int, output: Output, remote: bool, seconds: float
-) -> tuple[float, float, float]:
-    """CPU time of an image in us, of the worker and of this process, and the cache's share of hits."""
-    import feeder
-
-    with feeder.connect(address, timeout_s=START_S) as client:
-        stream = client.stream(
-            "plan",
-            batch_size=BATCH,
-            image_size=size,
-            output=output,
-            transport="grpc" if remote else "shm",
-            remainder="wrap",
-        )
-        _consume(stream, seconds / 3)
-        before = _describe(address).cache
-        served, received = _cpu_seconds(pid), time.process_time()
-        count = _consume(stream, seconds)
-        served, received = _cpu_seconds(pid) - served, time.process_time() - received
-        after = _describe(address).cache
-    hits, misses = after.hits - before.hits, after.misses - before.misses
-    return 1e6 * served / count, 1e6 * received / count, hits / max(1, hits + misses)
 
 
 def _describe(address: str) -> pb.DescribeReply:
