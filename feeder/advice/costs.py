@@ -21,8 +21,12 @@ _MADE: dict[Column, tuple[str, str]] = {
 """Who makes what each column needs, and the bench that is asked first; the other of the two may have it."""
 
 _SERVED: dict[bool, dict[Column, str]] = {
-    True: {"plain": "feeder", "seek": "feeder (seek points)"},
-    False: {"plain": "feeder, same host", "seek": "feeder, same host (seek points)"},
+    True: {"plain": "feeder", "seek": "feeder (seek points)", "cached": "feeder (cached)"},
+    False: {
+        "plain": "feeder, same host",
+        "seek": "feeder, same host (seek points)",
+        "cached": "feeder, same host (cached)",
+    },
 }
 """Contestants of the service by whether they are remote."""
 
@@ -60,9 +64,9 @@ def costs_of_rows(
 ) -> tuple[Costs, int]:
     """What the last run of each bench in the rows says, and for what output size in pixels.
 
-    Whole workers (service) are believed before parts. Without them plain and seek are what decode (or cache)
-    takes, and sending (wire); cached always is what cache takes to make an image, and sending. All are
-    medians of CPU time, which hold better on a busy machine than images a second do.
+    Whole workers (service) are believed before parts. What service has no row of is what decode or cache
+    takes to make an image, and what wire takes to send one. All are medians of CPU time, which hold better on
+    a busy machine than images a second do.
 
     Args:
         rows: as read_rows gives them.
@@ -93,7 +97,7 @@ def costs_of_rows(
     for column, name in _SERVED[remote].items():
         if name in served:
             worker_us[column] = _us(served[name], "cpu") - _us(served[name], "consumer_cpu")
-            consumer_us = max(consumer_us, _us(served[name], "consumer_cpu"))
+            consumer_us = consumer_us or _us(served[name], "consumer_cpu")
     sending_us = 0.0
     if remote and wire is not None:
         sending_us = _us(wire, "cpu") - _us(wire, "consumer_cpu")

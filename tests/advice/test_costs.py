@@ -58,6 +58,12 @@ def test_the_whole_service_is_believed_before_its_parts() -> None:
     assert beside.consumer_us == 40.0
 
 
+def test_a_service_from_its_cache_is_believed_before_parts_too() -> None:
+    rows = [*CACHE, *WIRE, *SERVICE, contestant("s", "feeder (cached)", 260.0, 80.0)]
+    assert costs_of_rows(rows, remote=True)[0].worker_us["cached"] == 180.0
+    assert costs_of_rows(rows, remote=False)[0].worker_us["cached"] == 100.0
+
+
 def test_parts_do_with_a_note_of_what_is_not_in_them() -> None:
     costs, _ = costs_of_rows([*DECODE, *WIRE], remote=True)
     assert costs.worker_us == {"plain": 940.0, "seek": 640.0}
