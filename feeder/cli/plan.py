@@ -50,7 +50,12 @@ Steps and bytes of each way to sum gradients over a mesh of replicas, by the cos
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("plan", help="compute what a run would take", allow_abbrev=False)
+    parser = subparsers.add_parser(
+        "plan",
+        help="compute what a run would take",
+        description="Computes what a run would take. Without the name of a plan it is `input`.",
+        allow_abbrev=False,
+    )
     plans = parser.add_subparsers(title="plans", metavar="PLAN", required=True)
     parser.set_defaults(otherwise="input")
     _register_input(plans)
@@ -215,7 +220,7 @@ def _data(args: argparse.Namespace) -> tuple[int, float, str]:
             progress=sys.stderr.isatty(),
         ) as dataset:
             records = len(dataset)
-            mean_bytes = sum(shard.nbytes for shard in dataset.shards) / records
+            mean_bytes = dataset.nbytes / records
             source = f"the index of {', '.join(args.dataset)}"
     if args.records is not None or args.record_bytes is not None:
         source += ", as --records and --record-bytes say"
