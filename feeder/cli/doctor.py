@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from feeder.errors import FeederError, WorkerUnavailable
+from feeder.errors import FeederError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,10 +132,10 @@ def _look(addresses: Sequence[Address]) -> tuple[dict[str, pb.DescribeReply], di
     """What each worker says of itself, by address, and why others do not."""
     from feeder.cli.status import describe
 
-    def ask(address: Address) -> pb.DescribeReply | WorkerUnavailable:
+    def ask(address: Address) -> pb.DescribeReply | FeederError:
         try:
             return describe(address)
-        except WorkerUnavailable as error:
+        except FeederError as error:
             return error
 
     if not addresses:
