@@ -34,6 +34,7 @@ ALLOWED = {
     "worker": {"records", "order", "decode", "cache", "batch", "wire"},
     "client": {"order", "wire"},
     "trainer": {"client", "order", "wire"},
+    "advice": {"wire"},
 }
 """What each package may import of the others, besides itself and what anyone may: the path of the data."""
 

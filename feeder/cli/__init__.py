@@ -26,6 +26,7 @@ _MODULES = (
     "rewrite",
     "worker",
     "status",
+    "doctor",
     "preview",
     "config",
     "cache",
@@ -47,6 +48,7 @@ examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
   feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
   feeder status localhost:50051                                   see what a worker serves and does
+  feeder doctor localhost:50051                                   see what holds a training up
   feeder preview --data shards/ -o sheet.png                      see what a trainer would see
 
 Each command has a --help of its own.
@@ -132,6 +134,9 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
     command, words = parser, 0
     while deeper := [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]:
         name = argv[words] if words < len(argv) else ""
+        otherwise = command.get_default("otherwise")  # what a command does that is only given options
+        if otherwise is not None and name.startswith("-") and name not in ("-h", "--help"):
+            argv, name = [*argv[:words], otherwise, *argv[words:]], otherwise
         if name not in deeper[0].choices:
             break
         command, words = deeper[0].choices[name], words + 1
