@@ -26,6 +26,7 @@ _MODULES = (
     "rewrite",
     "worker",
     "status",
+    "top",
     "preview",
     "config",
     "cache",
@@ -33,6 +34,13 @@ _MODULES = (
     "plan",
     "train",
 )
+
+_EXTRAS = {
+    **dict.fromkeys(("jax", "flax", "optax", "orbax"), "trainer"),
+    "opentelemetry": "tracing",
+    "rich": "top",
+}
+"""Which extra brings a package, where it is not that of workers."""
 
 EXIT_FOUND_BAD = 1
 EXIT_ERROR = 2
@@ -47,6 +55,7 @@ examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
   feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
   feeder status localhost:50051                                   see what a worker serves and does
+  feeder top localhost:50051                                      the same, live
   feeder preview --data shards/ -o sheet.png                      see what a trainer would see
 
 Each command has a --help of its own.
@@ -148,8 +157,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package == "feeder":
         raise error
-    extra = "trainer" if package in ("jax", "flax", "optax", "orbax") else "worker"
-    extra = "tracing" if package == "opentelemetry" else extra
+    extra = _EXTRAS.get(package, "worker")
     return (
         f"this command needs {package}, which is not installed here; from a checkout of feeder: "
         f"pip install '.[{extra}]'"
