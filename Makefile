@@ -15,16 +15,19 @@ SECONDS ?= 60
 PROTOC_TOOLS = grpcio-tools==1.73.1
 
 VENV = .venv
-SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' 2>/dev/null | grep -v ' ')
+SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' -o -name '*.html' -o -name '*.css' -o -name '*.js' 2>/dev/null | grep -v ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help system demo check format test soak fuzz rivals report experiment-lars experiment-norm experiment-wait protos protos-check clean
+.PHONY: help system system-tests demo check format test soak fuzz rivals report experiment-lars experiment-norm experiment-wait screenshots protos protos-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
 system:  ## install the system packages that the build needs (deploy/system-packages.txt)
 	deploy/install-system-packages
+
+system-tests:  ## install a browser, for the tests of the status page (deploy/test-packages.txt)
+	deploy/install-system-packages deploy/test-packages.txt
 
 demo: system $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## two daemons feed a small ResNet for a minute; IMAGES=DIR uses your own JPEGs
 	$(VENV)/worker/bin/python deploy/demo/demo.py --folder '$(DEMO)' --trainer-python $(VENV)/trainer/bin/python $(if $(IMAGES),--images '$(IMAGES)')
@@ -88,6 +91,9 @@ experiment-norm: $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## batch norm ove
 
 experiment-wait: $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## how long the training of `tiny` waits for input, worker and trainer on a core each
 	$(VENV)/trainer/bin/python -m bench.experiments.wait --worker-python $(VENV)/worker/bin/python
+
+screenshots: system-tests $(VENV)/dev/.ready  ## take those of docs/status-page.md again
+	$(VENV)/dev/bin/python docs/screenshots.py
 
 clean:  ## remove what was built (not the demo's data)
 	rm -rf build $(VENV)

@@ -290,6 +290,27 @@ class ChunkMaker:
             return MadeChunk(records, labels, status, ())
         return self._without_bad(fetched, out, places, MadeChunk(records, labels, status, ()), bad, epochs)
 
+    def windows(
+        self, epochs: int | NDArray[np.int64], records: NDArray[np.int64], sizes: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """What part of each image is shown.
+
+        Args:
+            epochs: one for all, or int64 [n], see `Order.epochs_of`.
+            records: int64 [n].
+            sizes: int32 [n, 2], (width, height) in pixels.
+
+        Returns:
+            windows int32 [n, 4], (x, y, width, height) in pixels; bool [n], whether they are mirrored.
+        """
+        spec = self.spec
+        if spec.augment == "train":
+            return train_windows(spec.sampler, spec.seed, epochs, records, sizes)
+        flips = np.zeros(len(records), np.bool_)
+        if spec.augment == "eval":
+            return eval_windows(spec.sampler, spec.image_size, sizes), flips
+        return whole_windows(sizes), flips
+
     def _decode(self, run: _Run) -> list[str | None]:
         """Decodes images that are there; returns for each why it is bad, or None."""
         encoded = np.flatnonzero(run.sizes[:, 0] == 0).tolist()
@@ -306,14 +327,7 @@ class ChunkMaker:
                 reasons[first:last] = self._decode(run.part(first, last))
             return reasons
         spec = self.spec
-        if spec.augment == "train":
-            windows, flips = train_windows(spec.sampler, spec.seed, run.epochs, run.records, sizes)
-        else:
-            flips = np.zeros(len(run.images), np.bool_)
-            if spec.augment == "eval":
-                windows = eval_windows(spec.sampler, spec.image_size, sizes)
-            else:
-                windows = whole_windows(sizes)
+        windows, flips = self.windows(run.epochs, run.records, sizes)
         scales = self._scales(sizes)
         reasons = self.decoder.decode(
             run.images,

@@ -27,6 +27,7 @@ _MODULES = (
     "worker",
     "status",
     "doctor",
+    "top",
     "preview",
     "config",
     "cache",
@@ -34,6 +35,13 @@ _MODULES = (
     "plan",
     "train",
 )
+
+_EXTRAS = {
+    **dict.fromkeys(("jax", "flax", "optax", "orbax"), "trainer"),
+    "opentelemetry": "tracing",
+    "rich": "top",
+}
+"""Which extra brings a package, where it is not that of workers."""
 
 EXIT_FOUND_BAD = 1
 EXIT_ERROR = 2
@@ -49,6 +57,7 @@ examples:
   feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
   feeder status localhost:50051                                   see what a worker serves and does
   feeder doctor localhost:50051                                   see what holds a training up
+  feeder top localhost:50051                                      see what it does, live
   feeder preview --data shards/ -o sheet.png                      see what a trainer would see
 
 Each command has a --help of its own.
@@ -153,8 +162,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package == "feeder":
         raise error
-    extra = "trainer" if package in ("jax", "flax", "optax", "orbax") else "worker"
-    extra = "tracing" if package == "opentelemetry" else extra
+    extra = _EXTRAS.get(package, "worker")
     return (
         f"this command needs {package}, which is not installed here; from a checkout of feeder: "
         f"pip install '.[{extra}]'"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from feeder.wire.address import Address
     from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["describe", "register"]
+__all__ = ["describe", "duration", "register", "short", "size"]
 
 STATUS_TIMEOUT_S = 5.0
 
@@ -119,18 +119,18 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
     rate = counters.images / reply.uptime_s if reply.uptime_s else 0.0
     width = max([8, *(len(info.name) for info in reply.datasets)])
     lines = [
-        f"{address}: feeder {reply.version}, {reply.worker_id}, up {_duration(reply.uptime_s)}"
+        f"{address}: feeder {reply.version}, {reply.worker_id}, up {duration(reply.uptime_s)}"
         + (", DRAINING" if reply.draining else ""),
         f"  decoder   {reply.decoder}, {reply.threads} thread{'s' * (reply.threads != 1)}, "
         f"pixels {reply.pixel_fingerprint}",
         f"  streams   {reply.live_streams} of {reply.max_streams}",
         f"  sent      {counters.images:,} images in {counters.chunks:,} chunks, "
-        f"{_size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
-        f"  arenas    {_size(counters.bytes_placed)} written into trainers' memory; socket "
+        f"{size(counters.bytes_sent)}, {rate:,.0f} images/s since the start",
+        f"  arenas    {size(counters.bytes_placed)} written into trainers' memory; socket "
         f"{reply.side_socket or 'none'}",
         f"  shared    {counters.images_shared:,} images made once for several streams, "
-        f"{_size(counters.bytes_shared)}; {_size(reply.kept_bytes)} kept for those to come",
-        f"  read      {_size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
+        f"{size(counters.bytes_shared)}; {size(reply.kept_bytes)} kept for those to come",
+        f"  read      {size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
         f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
@@ -147,7 +147,7 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
     lines.append(f"  {'data set':{width}}  {'records':>12}  {'shards':>7}  {'size':>10}  fingerprint")
     for info in reply.datasets:
         lines.append(
-            f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {_size(info.bytes):>10}  "
+            f"  {info.name:{width}}  {info.records:>12,}  {info.shards:>7,}  {size(info.bytes):>10}  "
             f"{info.fingerprint[:12]}"
         )
     for stream in reply.streams:
@@ -167,9 +167,9 @@ def _stage(stage: pb.StageInfo) -> str:
     for bound_s, count in zip(stage.bounds_s, stage.buckets, strict=False):
         so_far += count
         if so_far >= 0.99 * stage.chunks:
-            below = _short(bound_s)
+            below = short(bound_s)
             break
-    return f"{stage.name} {_short(stage.total_s / stage.chunks)} / {below}"
+    return f"{stage.name} {short(stage.total_s / stage.chunks)} / {below}"
 
 
 def _stream(stream: pb.StreamInfo) -> list[str]:
@@ -179,7 +179,7 @@ def _stream(stream: pb.StreamInfo) -> list[str]:
         f"{stream.spec.dataset}, {stream.peer}{', into its memory' if stream.arena else ''}, "
         f"session {stream.session[:12]}",
         f"            {stream.images:,} images in {stream.chunks:,} chunks, {stream.owed} asked and not "
-        f"answered, epoch {stream.epoch}, for {_duration(stream.age_s)}",
+        f"answered, epoch {stream.epoch}, for {duration(stream.age_s)}",
     ]
     if stream.HasField("report"):
         report = stream.report
@@ -195,7 +195,8 @@ def _stream(stream: pb.StreamInfo) -> list[str]:
     return lines
 
 
-def _short(seconds: float) -> str:
+def short(seconds: float) -> str:
+    """Seconds or milliseconds in three digits: "12.3 ms"."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
@@ -212,12 +213,13 @@ def _cache(cache: pb.CacheInfo) -> str:
     asked = cache.hits + cache.misses
     return (
         f"{cache.hits:,} hits of {asked:,} ({100 * cache.hits / asked if asked else 0:.1f} %), "
-        f"{cache.filled:,} records added, {_size(cache.bytes)} in {cache.segments:,} segments of at most "
-        f"{_size(cache.budget_bytes)}{', full' if cache.full else ''}, {cache.dropped:,} dropped"
+        f"{cache.filled:,} records added, {size(cache.bytes)} in {cache.segments:,} segments of at most "
+        f"{size(cache.budget_bytes)}{', full' if cache.full else ''}, {cache.dropped:,} dropped"
     )
 
 
-def _size(nbytes: float) -> str:
+def size(nbytes: float) -> str:
+    """Bytes in three digits: "1.23 GB"."""
     units = ["B", "kB", "MB", "GB", "TB", "PB"]
     while nbytes >= 1000 and len(units) > 1:
         nbytes /= 1000
@@ -225,7 +227,8 @@ def _size(nbytes: float) -> str:
     return f"{nbytes:.3g} {units[0]}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Whole seconds, minutes or hours: "3 min"."""
     whole = int(seconds)
     if whole < 120:
         return f"{whole} s"

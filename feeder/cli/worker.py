@@ -102,7 +102,8 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="answer there for /metrics (Prometheus), /livez, /readyz and /startupz (default: nowhere)",
+        help="answer there with a status page (/), /metrics (Prometheus), /livez, /readyz and /startupz "
+        "(default: nowhere)",
     )
     same_host = parser.add_argument_group("trainers on this host, whose memory batches are written into")
     same_host.add_argument(

@@ -334,8 +334,11 @@ class _Worker:
         self._front.start(servicer.feed)
         if self._http is not None:
             from feeder.worker.metrics import registry_of
+            from feeder.worker.page import Pictures
 
-            self._http.serving(registry_of(servicer.describe_now))
+            pictures = Pictures(datasets, config.decoder)
+            stack.callback(pictures.close)
+            self._http.serving(registry_of(servicer.describe_now), servicer.describe_now, pictures)
 
     def drain(self, inbox: _Inbox) -> int:
         """Answers what is owed, until drain_s passed or another signal comes."""
@@ -377,7 +380,7 @@ class _Worker:
         from feeder.worker.http import HttpSide
 
         http = stack.enter_context(HttpSide(self._config.http))
-        log.info("metrics and health at http://%s", http.address)
+        log.info("status page, metrics and health at http://%s", http.address)
         return http
 
     def _open_spans(self, stack: ExitStack, worker_id: str) -> StageSpans:

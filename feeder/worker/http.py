@@ -1,4 +1,4 @@
-"""The HTTP side of a worker: metrics and health, on a thread and an event loop of its own."""
+"""The HTTP side of a worker: status page, metrics and health, on a thread and an event loop of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
+from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.page import Page, Pictures
+from feeder.worker.page.side import Sees
 
 __all__ = ["HttpSide", "Stage"]
 
@@ -44,9 +47,11 @@ class HttpSide:
         /livez     200 while the process can answer at all
         /readyz    200 while new streams are taken, 503 at start and while it drains
         /metrics   Prometheus' text format; 503 until the worker serves
+        /          the status page, and what it stands on: see feeder.worker.page.side
 
     Args:
         address: host and port; port 0 lets the system choose.
+        sees: says by a request's Authorization header who may see names and pictures; by default everyone.
 
     Attributes:
         address: where it listens.
@@ -55,8 +60,9 @@ class HttpSide:
         ConfigError: the address is in use, or not ours.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, sees: Sees = lambda _: True) -> None:
         self._stage: Stage = "starting"
+        self._page = Page(sees)
         self._registry: CollectorRegistry | None = None
         self._loop = uvloop.new_event_loop()
         self._listener: asyncio.Server | None = None
@@ -82,9 +88,25 @@ class HttpSide:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def serving(self, registry: CollectorRegistry) -> None:
-        """The worker takes streams now; `registry` gives its metrics."""
+    def serving(
+        self,
+        registry: CollectorRegistry,
+        describe: Callable[[], pb.DescribeReply],
+        pictures: Pictures | None = None,
+    ) -> None:
+        """The worker takes streams now.
+
+        Args:
+            registry: gives its metrics.
+            describe: what it says of itself; called on this side's thread.
+            pictures: makes those of the page, which has none without.
+        """
         self._registry = registry
+
+        async def show() -> None:
+            self._page.serving(describe, pictures)
+
+        asyncio.run_coroutine_threadsafe(show(), self._loop).result(CLOSE_TIMEOUT_S)
         self._stage = "serving"
 
     def draining(self) -> None:
@@ -127,6 +149,7 @@ class HttpSide:
         app.router.add_get("/startupz", self._answer(lambda: self._stage != "starting"))
         app.router.add_get("/readyz", self._answer(lambda: self._stage == "serving"))
         app.router.add_get("/metrics", self._metrics)
+        self._page.add_to(app)
         return app
 
     def _answer(self, good: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

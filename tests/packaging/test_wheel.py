@@ -113,6 +113,7 @@ def test_a_client_imports_nothing_that_reads_or_decodes(tmp_path: Path) -> None:
     assert not [name for name in names if "/native/" in name]
     assert _index_a_shard(tmp_path, site) == "True"
     assert "feeder/py.typed" in names
+    assert {f"feeder/worker/page/{name}" for name in ("index.html", "page.css", "page.js")} <= set(names)
     loaded = _run(site, "import feeder, sys; feeder.connect; print(*sorted(sys.modules))").split()
     forbidden = (
         "feeder.decode",

@@ -164,6 +164,12 @@ def start_worker(shards: Path) -> Iterator[StartWorker]:
 
 
 @pytest.fixture(scope="module")
+def start_shared_worker(shards: Path) -> Iterator[StartWorker]:
+    """Starts workers that the tests of a module share, killed after them."""
+    yield from _starter(shards)
+
+
+@pytest.fixture(scope="module")
 def worker(shards: Path, request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
     """A worker that the tests of a module share: what one does to it must not harm the next. It has the
     flags WORKER_FLAGS of the module, if any."""

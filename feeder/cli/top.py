@@ -1,0 +1,295 @@
+"""`feeder top`: what workers do, in a terminal, second by second."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+from feeder.cli.status import STATUS_TIMEOUT_S, describe, duration, short, size
+from feeder.errors import ConfigError, FeederError, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from feeder.wire.address import Address
+    from feeder.wire.v1 import feeder_pb2 as pb
+    from feeder.wire.vitals import Consumer, Vitals
+
+__all__ = ["register"]
+
+PERIOD_S = 1.0
+WINDOW = 10
+"""Answers over which shares are taken: one second holds few chunks of a slow stream."""
+
+SPARK = 24
+LEAST_WIDTH = 64
+"""Columns that a worker wants beside another."""
+
+BAR = 20
+MOODS = {"trainers": "green", "unsaid": "green", "nobody": "default", "asleep": "default"}
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "top",
+        help="what workers do, live in a terminal",
+        description="Shows, each second, what workers do: rates, where time goes, who waits for whom, and\n"
+        "which is the limit. q or Ctrl-C ends it. A worker's status page (--http) shows the same in a\n"
+        "browser, with pictures.",
+        epilog="examples:\n"
+        "  feeder top host1:50051,host2:50051\n"
+        "  feeder top unix:/run/feeder.sock --once     one frame, over one second, for scripts\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("address", metavar="ADDR", help="host:port,host:port or unix:/path")
+    parser.add_argument(
+        "--once", action="store_true", help="one frame; exit code 1 where a worker does not answer"
+    )
+    parser.set_defaults(run=_top)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from feeder.wire.address import parse_target
+
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        watched = [stack.enter_context(_Watched(address)) for address in parse_target(args.address)]
+        if args.once:
+            for worker in watched:
+                worker.wait(2)
+            console.print(_frame(watched, console.width))
+            return 1 if any(worker.error for worker in watched) else 0
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise ConfigError("feeder top wants a terminal: with --once it prints one frame anywhere")
+        _live(console, watched)
+    return 0
+
+
+def _live(console: Console, watched: Sequence[_Watched]) -> None:
+    from rich.live import Live
+
+    with (
+        suppress(KeyboardInterrupt),
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        while True:
+            live.update(_frame(watched, console.width), refresh=True)
+            if pressed(PERIOD_S / 2) == "q":
+                return
+
+
+class _Keys:
+    def __call__(self, timeout_s: float) -> str:
+        """What was pressed within a time; empty: nothing."""
+        ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+        return os.read(sys.stdin.fileno(), 1).decode("latin-1").lower() if ready else ""
+
+
+@contextmanager
+def _keys() -> Iterator[_Keys]:
+    """Each key as it is pressed; the terminal is as before afterwards."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield _Keys()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class _Watched:
+    """A worker that is asked each second, on a thread of its own: one that is silent holds up no other.
+
+    Attributes:
+        error: why there is no answer now; empty: there is one.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.error = ""
+        self._replies: deque[pb.DescribeReply] = deque(maxlen=WINDOW + 1)
+        self._rates: deque[float] = deque(maxlen=SPARK)
+        self._asked = 0
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder-top", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(STATUS_TIMEOUT_S + PERIOD_S)
+
+    def wait(self, times: int) -> None:
+        """Waits until it was asked so often."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked >= times, times * (STATUS_TIMEOUT_S + PERIOD_S))
+
+    def seen(self) -> tuple[list[pb.DescribeReply], list[float]]:
+        """Its last answers, and images a second between each two of them; both the oldest first."""
+        with self._changed:
+            return list(self._replies), list(self._rates)
+
+    def _run(self) -> None:
+        from feeder.wire.vitals import between
+
+        while True:
+            reply, error = None, ""
+            try:
+                reply = describe(self.address)
+            except FeederError as failed:
+                error = str(failed)
+            with self._changed:
+                self._asked += 1
+                self.error = error
+                if reply is not None:
+                    if self._replies:
+                        self._rates.append(between(self._replies[-1], reply).images_s)
+                    self._replies.append(reply)
+                self._changed.notify_all()
+            if self._ended.wait(PERIOD_S):
+                return
+
+
+def _frame(watched: Sequence[_Watched], width: int) -> RenderableType:
+    """All workers, as many beside each other as fit."""
+    from rich.table import Table
+
+    columns = max(1, min(len(watched), width // LEAST_WIDTH))
+    grid = Table.grid(expand=True)
+    for _ in range(columns):
+        grid.add_column(ratio=1)
+    panels = [_panel(worker) for worker in watched]
+    for first in range(0, len(panels), columns):
+        grid.add_row(*panels[first : first + columns])
+    return grid
+
+
+def _panel(worker: _Watched) -> RenderableType:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from feeder.wire.vitals import between
+
+    replies, rates = worker.seen()
+    title = Text(printable(str(worker.address)), "bold")
+    if not replies:
+        return Panel(
+            Text(printable(worker.error or "asking ..."), "red" if worker.error else ""), title=title
+        )
+    now = replies[-1]
+    vitals = between(replies[0], now) if len(replies) > 1 else between(now.__class__(), now)
+    state = (
+        ("not answering", "red")
+        if worker.error
+        else ("draining", "yellow")
+        if now.draining
+        else ("serving", "green")
+    )
+    head = Text.assemble(
+        state,
+        f", feeder {printable(now.version)}, up {duration(now.uptime_s)}, "
+        f"{now.live_streams} of {now.max_streams} streams",
+    )
+    parts: list[RenderableType] = [
+        head,
+        Text(vitals.limit.sentence, MOODS.get(vitals.limit.which, "yellow")),
+        _figures(now, vitals, rates),
+    ]
+    if vitals.consumers:
+        parts.append(_consumers(vitals.consumers))
+    if now.quarantine:
+        bad = now.quarantine[0]
+        newest = printable(f"{bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
+        parts.append(Text(f"bad records: {now.counters.bad_records:,} times; newest {newest}", "yellow"))
+    return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _figures(now: pb.DescribeReply, vitals: Vitals, rates: Sequence[float]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row("images/s", Text.assemble((f"{vitals.images_s:,.0f} ", "bold"), (_spark(rates), "cyan")))
+    table.add_row(
+        "bytes/s",
+        f"{size(vitals.sent_s)} sent, {size(vitals.placed_s)} into trainers' memory, "
+        f"{size(vitals.read_s)} read",
+    )
+    table.add_row("threads", _bar(vitals.busy, "at work", "cyan"))
+    table.add_row("trainers", _bar(vitals.waiting, "waiting", "yellow"))
+    for name, field in (("cache", "cache"), ("encoded", "encoded_cache")):
+        if now.HasField(field):
+            info = getattr(now, field)
+            asked = info.hits + info.misses
+            hits = f", {_share(info.hits / asked)} hits" if asked else ""
+            full = info.bytes / info.budget_bytes if info.budget_bytes else 0.0
+            table.add_row(name, _bar(full, f"of {size(info.budget_bytes)}{hits}", "blue"))
+    stages = (
+        f"{stage.name} {'-' if stage.mean_s is None else short(stage.mean_s)}" for stage in vitals.stages
+    )
+    table.add_row("chunks", Text(", ".join(stages)))
+    return table
+
+
+def _consumers(consumers: Sequence[Consumer]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, expand=True, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("job", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("consumer", "images/s", "waits", "ready", "epoch", "done"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in consumers:
+        stream = one.stream
+        report = stream.report if stream.HasField("report") else None
+        table.add_row(
+            Text(printable(stream.job) or "(no name)"),
+            f"{stream.consumer_index} of {stream.consumer_count}",
+            f"{one.images_s:,.0f}",
+            "-" if one.waiting is None else _share(one.waiting),
+            "-" if report is None else f"{report.ready} of {report.prefetch}",
+            f"{stream.epoch:,}",
+            "-" if one.done is None else _share(one.done),
+        )
+    return table
+
+
+def _bar(share: float | None, what: str, style: str) -> Text:
+    from rich.text import Text
+
+    if share is None:
+        return Text("unknown", "dim")
+    full = round(BAR * min(1.0, share))
+    return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {_share(share)} {what}")
+
+
+def _spark(rates: Sequence[float]) -> str:
+    most = max(rates, default=0.0)
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * rate / most))] for rate in rates) if most else ""
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
