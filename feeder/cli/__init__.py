@@ -33,6 +33,7 @@ _MODULES = (
     "bench",
     "plan",
     "train",
+    "ray",
 )
 
 EXIT_FOUND_BAD = 1
@@ -153,8 +154,9 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package == "feeder":
         raise error
-    extra = "trainer" if package in ("jax", "flax", "optax", "orbax") else "worker"
-    extra = "tracing" if package == "opentelemetry" else extra
+    extras = {"opentelemetry": "tracing", "ray": "ray"}
+    extras |= dict.fromkeys(("jax", "flax", "optax", "orbax"), "trainer")
+    extra = extras.get(package, "worker")
     return (
         f"this command needs {package}, which is not installed here; from a checkout of feeder: "
         f"pip install '.[{extra}]'"
