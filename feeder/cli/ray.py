@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 import json
 import os
+import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from feeder.cli.settings import OnCommandLine
 from feeder.cli.worker import add_worker_options, worker_config, worker_environment
@@ -37,12 +38,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     up = actions.add_parser(
         "up",
         help="start workers, and keep them running",
-        description="Starts workers on a Ray cluster, one on each node, and an actor that starts them again where\n"
-        "they are lost, and on nodes that join. Says where each one listens; ends when all are ready, and they\n"
-        "go on. Exit code 1 where some could not start: they are tried again.",
+        description="Starts workers on a Ray cluster, one on each node, and an actor that starts them again\n"
+        "where they are lost, and on nodes that join. Says where each one listens; ends when all are ready,\n"
+        "and they go on. Exit code 1 where some could not start: they are tried again.",
         epilog="examples:\n"
         "  feeder ray up --dataset train=/data/train/ --index-dir /data/index\n"
-        "  feeder ray up --dataset train=s3://bucket/train-* --index-dir /shared/index --workers 2-16 --num-cpus 8\n",
+        "  feeder ray up --dataset train=s3://bucket/train-* --index-dir /shared/index \\\n"
+        "      --workers 2-16 --num-cpus 8\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -53,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("status", "what runs; exit code 1 where a worker is missing", _status),
         (
             "address",
-            "where the workers are that are ready, as feeder.connect and --connect take it",
+            "where the workers are that are ready, as --connect takes it",
             _address,
         ),
         ("down", "end the workers, which answer what they owe before", _down),
@@ -102,11 +104,11 @@ def _add_ray_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--resource",
-        action="append",
-        type=_resource,
-        default=[],
-        metavar="NAME=AMOUNT",
-        help="another of Ray's resources that each worker takes, and without which a node has none",
+        action=OnCommandLine,
+        type=_resources,
+        default={},
+        metavar="NAME=AMOUNT,...",
+        help="others of Ray's resources that each worker takes, and without which a node has none",
     )
     group.add_argument(
         "--scale-out-after",
@@ -133,23 +135,25 @@ def _workers(text: str) -> tuple[int, int]:
     return int(least), int(most if dash else least)
 
 
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
+def _resources(text: str) -> dict[str, float]:
+    pairs = [one.partition("=") for one in text.split(",")]
     try:
-        if name:
-            return name, float(amount)
+        found = {name: float(amount) for name, _, amount in pairs}
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be NAME=AMOUNT, such as data=1, got {text!r}")
+        found = {}
+    if not found or not all(found):  # also a name that is empty
+        raise argparse.ArgumentTypeError(f"must be NAME=AMOUNT, such as data=1, got {text!r}")
+    return found
 
 
 def _up(args: argparse.Namespace) -> int:
     from feeder.ray import control
 
     deployment = _deployment(args)
+    out = sys.stdout
     with control.connected(args.ray_address):
         control.up(args.name, deployment)
-        return _wait_until_up(args.name)
+        return _wait_until_up(args.name, out)
 
 
 def _deployment(args: argparse.Namespace) -> Deployment:
@@ -167,13 +171,13 @@ def _deployment(args: argparse.Namespace) -> Deployment:
         drain_s=config.drain_s,
         workers=args.workers,
         num_cpus=args.num_cpus,
-        resources=dict(args.resource),
+        resources=args.resource,
         out_s=args.scale_out_after,
         in_s=args.scale_in_after,
     )
 
 
-def _wait_until_up(name: str) -> int:
+def _wait_until_up(name: str, out: TextIO) -> int:
     from feeder.ray import control
 
     said: set[str] = set()
@@ -183,14 +187,15 @@ def _wait_until_up(name: str) -> int:
             line = _line(place)
             if (place.state == "ready" or place.error) and line not in said:
                 said.add(line)
-                print(line, flush=True)
+                print(line, file=out, flush=True)
         settled = all(place.state == "ready" or place.error for place in status.places)
         if status.wanted and settled:
             return _missing(status)
         if status.wanted == 0:
             raise ConfigError(
-                "no node of the cluster has room for a worker: see --num-cpus and --resource, and `ray status`; "
-                f"one starts as soon as there is one, unless you end that with `feeder ray down --name {name}`"
+                "no node of the cluster is large enough for a worker, see --num-cpus, --resource and "
+                "`ray status`; one starts as soon as there is such a node, unless you end that with "
+                f"`feeder ray down --name {name}`"
             )
         time.sleep(POLL_S)
 
@@ -230,7 +235,8 @@ def _address(args: argparse.Namespace) -> int:
     from feeder.ray import control
 
     with control.connected(args.ray_address):
-        print(",".join(control.addresses(args.name)))
+        found = control.addresses(args.name)
+    print(",".join(found))
     return 0
 
 

@@ -56,8 +56,8 @@ def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0)
 
     Args:
         target: "host:port", several with commas, "dns:name:port" for all addresses of a name, "unix:/path",
-            or a list of these; or a function without arguments that returns such, called here and, by a thread
-            of the stream, every `resolve_s` seconds.
+            or a list of these; or a function without arguments that returns such, called here and, on a
+            thread of the stream, every `resolve_s` seconds.
         timeout_s: seconds until an answer must be there. While no worker answers, all are tried again until
             then.
         resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
@@ -149,9 +149,7 @@ class Client:
         watched: tuple[Callable[[], list[Address]], float] | None,
     ) -> None:
         self.workers = workers
-        self._watched = (
-            watched  # how to find the workers again, and how often; None: they stay where they are
-        )
+        self._watched = watched  # how to find them again, and how often; None: they stay where they are
         self._addresses = addresses
         self._missing = {str(address) for address in addresses} - workers.keys()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()

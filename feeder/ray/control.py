@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +24,12 @@ NAMESPACE = "feeder"
 ANSWER_S = 30.0
 
 HEAD = "node:__internal_head__"
-"""A resource that Ray gives to the head: if that dies so does the cluster, and the supervisor need not move."""
+"""A resource that Ray gives to the head node: if that dies, so does the cluster."""
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """While this process is a driver of a Ray cluster.
+    """While this process is a driver of a Ray cluster; what Ray says on stdout meanwhile goes to stderr.
 
     Args:
         address: as `ray.init` takes it; None: RAY_ADDRESS, or the cluster that runs on this host.
@@ -38,14 +40,15 @@ def connected(address: str | None) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="error")
+        ray.init(address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"no Ray cluster can be reached at {address or 'RAY_ADDRESS, or on this host'}: "
             f"{str(error).strip()}; start one with `ray start --head`, or say where it is with --ray-address"
         ) from None
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     finally:
         ray.shutdown()
 
@@ -100,8 +103,8 @@ def up(name: str, deployment: Deployment) -> None:
         if _find(name) is None:
             raise
         raise ConfigError(
-            f"there is a deployment {name!r} on this cluster; end it with `feeder ray down`, or give this one "
-            "another --name"
+            f"there is a deployment {name!r} on this cluster already; end it with `feeder ray down`, or give "
+            "this one another --name"
         ) from error
 
 

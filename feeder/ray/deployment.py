@@ -58,7 +58,7 @@ class Deployment:
                 raise ConfigError(f"{option} must be in [1, 86400] seconds, got {value:g}")
 
     def fits(self, node: Mapping[str, Any]) -> bool:
-        """Whether a node, as `ray.nodes()` has it, is alive and large enough for a worker when it is empty."""
+        """Whether a node, as `ray.nodes()` has it, is alive, and has room for a worker when it is empty."""
         has = node["Resources"]
         wanted = {"CPU": self.num_cpus, **self.resources}
         return bool(node["Alive"]) and all(has.get(name, 0) >= amount for name, amount in wanted.items())

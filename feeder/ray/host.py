@@ -121,7 +121,8 @@ class Host:
             )
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", file=sys.stderr, flush=True)  # Ray keeps it among its logs
+            sys.stderr.write(line)  # Ray keeps it among its logs
+            sys.stderr.flush()
             if line.startswith(READY):
                 self._address = str(self._public(parse_address(line.removeprefix(READY))))
             else:

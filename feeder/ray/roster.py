@@ -18,8 +18,8 @@ TOLERANCE = 0.1
 """Demand that is so near to what there is changes nothing, as with Kubernetes' autoscaler."""
 
 SHRINK_STEPS = 5
-"""Once demand was low for long enough, a worker goes each 1 / SHRINK_STEPS of that time: lanes move each time,
-and caches are filled anew."""
+"""Once demand was low for long enough, a worker goes each 1 / SHRINK_STEPS of that time: lanes move each
+time, and caches are filled anew."""
 
 
 @dataclass(slots=True)

@@ -161,9 +161,8 @@ class Supervisor:
 
     def _see_off(self) -> None:
         """Ends the hosts whose workers are gone."""
-        gone, _ = ray.wait(
-            list(self._leaving), num_returns=1, timeout=TICK_S if self._stopping.is_set() else 0
-        )
+        wait_s = TICK_S if self._stopping.is_set() else 0
+        gone, _ = ray.wait(list(self._leaving), timeout=wait_s)
         for answer, (host, deadline_s) in list(self._leaving.items()):
             if answer in gone or time.monotonic() > deadline_s:
                 ray.kill(host)
