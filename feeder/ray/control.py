@@ -152,6 +152,5 @@ def _ask(name: str, method: str, timeout_s: float) -> Any:
     try:
         return ray.get(getattr(supervisor, method).remote(), timeout=timeout_s)
     except RayError as error:
-        raise WorkerUnavailable(
-            f"the supervisor of deployment {name!r} does not answer within {timeout_s:g} s: {error}"
-        ) from error
+        reason = str(error).strip().partition("\n")[0]
+        raise WorkerUnavailable(f"the supervisor of {name!r} does not answer: {reason}") from error

@@ -21,9 +21,7 @@ __all__ = ["Status", "Supervisor"]
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-
-ANSWER_S = 5.0
-"""For those who are asked; who is later is asked no second time meanwhile."""
+"""Between two looks, and for answers; who is late is not asked again meanwhile."""
 
 KILL_MARGIN_S = 10.0
 """For a host to say that its worker is gone."""
@@ -90,8 +88,8 @@ class Supervisor:
         while not self._stopping.is_set():
             try:
                 self._tick()
-            except RayError:
-                log.exception("Ray cannot be asked; the workers go on")
+            except Exception:  # the workers go on, and Ray may be asked again
+                log.exception("cannot look after the workers")
             self._stopping.wait(TICK_S)
 
     def _tick(self) -> None:
@@ -100,7 +98,7 @@ class Supervisor:
                 self._asked[key] = host.state.remote()
         if self._asked:
             answers = list(self._asked.values())
-            ray.wait(answers, num_returns=len(answers), timeout=ANSWER_S)
+            ray.wait(answers, num_returns=len(answers), timeout=TICK_S)
         if self._leaving:
             self._see_off()
         nodes = [node["NodeID"] for node in ray.nodes() if self._deployment.fits(node)]
@@ -139,7 +137,7 @@ class Supervisor:
         except ActorUnavailableError:
             return  # perhaps its node is slow; Ray finds out
         except RayError as error:
-            self._lose(place, str(error).strip().splitlines()[0])
+            self._lose(place, str(error).strip().partition("\n")[0])
             return
         place.node, place.pid = state.node, state.pid
         if state.ended:

@@ -1,7 +1,7 @@
 """A Ray cluster of three nodes, all on this machine, that is told on stdin what shall happen to it.
 
-Prints its address when it is ready, and a line for each command that was done: "kill" kills the node that came
-last as a power cut would, "add" adds one. It ends with its input.
+Prints its address when it is ready, and a line for each command that was done: "kill" kills the node that
+came last as a power cut would, "add" adds one. It ends with its input.
 """
 
 from __future__ import annotations

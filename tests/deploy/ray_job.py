@@ -1,7 +1,7 @@
 """A training job of a Ray cluster, told on stdin what to do; answers each line with one of JSON.
 
-"status NAME", "open NAME EPOCHS", "take N" batches, take them "until ADDRESS" has made some, take all the
-"rest", "close".
+"status NAME", "open NAME EPOCHS AHEAD", "take N" batches, take them slowly "until ADDRESS" has made some, or
+as fast as they come "until_many" workers have, take all the "rest", "close".
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ import feeder
 import feeder.ray
 from feeder.ray import control
 
-ARGUMENTS: dict[str, Any] = {
-    "batch_size": 12,
-    "image_size": 32,
-    "seed": 9,
-    "prefetch_bytes": 2 * 12 * 32 * 32 * 3,
-}
+ARGUMENTS: dict[str, Any] = {"batch_size": 12, "image_size": 32, "seed": 9}
+BATCH_BYTES = 12 * 32 * 32 * 3
 
 
 def digest(batch: feeder.Batch) -> str:
@@ -37,9 +33,11 @@ class Job:
     def status(self, name: str) -> Any:
         return dataclasses.asdict(control.status(name))
 
-    def open(self, name: str, epochs: str) -> Any:
+    def open(self, name: str, epochs: str, ahead: str) -> Any:
         self.client = feeder.connect(partial(feeder.ray.addresses, name), resolve_s=0.5)
-        self.stream = self.client.stream("train", epochs=int(epochs), **ARGUMENTS)
+        self.stream = self.client.stream(
+            "train", epochs=int(epochs), prefetch_bytes=int(ahead) * BATCH_BYTES, **ARGUMENTS
+        )
         self.digests: list[str] = []
         return sorted(self.client.workers)
 
@@ -52,6 +50,11 @@ class Job:
             self.digests.append(digest(next(self.stream)))
             time.sleep(0.1)
         return len(self.digests)
+
+    def until_many(self, count: str) -> Any:
+        while sum(worker.images > 0 for worker in self.stream.stats().workers.values()) < int(count):
+            next(self.stream)
+        return sorted(self.stream.stats().workers)
 
     def rest(self) -> Any:
         self.digests += [digest(batch) for batch in self.stream]

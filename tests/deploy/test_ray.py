@@ -210,7 +210,7 @@ def test_an_epoch_is_whole_while_nodes_die_and_join(cluster: Cluster, data: Path
     with feeder.connect(printed[0]).stream("train", epochs=EPOCHS, **ARGUMENTS) as stream:
         undisturbed = [digest(batch) for batch in stream]
 
-    assert cluster.ask(f"open {name} {EPOCHS}") == sorted(printed)
+    assert cluster.ask(f"open {name} {EPOCHS} 2") == sorted(printed)
     cluster.ask("take 5")
     before = cluster.workers()
     cluster.cluster.ask("kill")
@@ -231,6 +231,7 @@ def test_an_epoch_is_whole_while_nodes_die_and_join(cluster: Cluster, data: Path
     assert cluster.workers() == set()
 
 
+@pytest.mark.soak
 def test_whoever_is_killed_takes_along_what_it_started_and_is_replaced(
     cluster: Cluster, data: Path, name: str
 ) -> None:
@@ -271,21 +272,15 @@ def test_demand_makes_more_workers_and_its_end_fewer(cluster: Cluster, data: Pat
     done = cluster.feeder(*settings(data, name, *scale))
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(cluster.workers()) == 1
-    old = cluster.ask(f"open {name} 100000")
-
-    def grown() -> bool:
-        cluster.ask("take 200")
-        return len(cluster.workers()) == 2
-
-    wait_for(grown)
-    (new,) = {place["address"] for place in cluster.ready(name, 2)} - set(old)
-    cluster.ask(f"until {new}")
+    cluster.ask(f"open {name} 100000 16")
+    cluster.ask("until_many 2")
     cluster.ready(name, 1)  # nobody takes any more
     wait_for(lambda: len(cluster.workers()) == 1)
     cluster.ask("close")
     assert cluster.feeder("down", "--name", name).returncode == 0
 
 
+@pytest.mark.soak
 def test_a_node_without_the_data_says_so(cluster: Cluster, tmp_path: Path, name: str) -> None:
     done = cluster.feeder(*settings(tmp_path / "none", name, "--workers", "1"))
     assert done.returncode == 1
