@@ -95,6 +95,7 @@ def up(name: str, deployment: Deployment) -> None:
             namespace=NAMESPACE,
             lifetime="detached",
             max_restarts=-1,
+            max_task_retries=-1,  # who asks while it starts again is answered then
             max_concurrency=8,
             num_cpus=0,
             resources={HEAD: 0.001},
