@@ -25,6 +25,9 @@ LISTEN = "0.0.0.0:50051"
 
 POLL_S = 0.5
 
+REMIND_S = 30.0
+"""How often `up` says what it waits for: for indexes of new data that may be minutes."""
+
 DOWN_S = 86400.0 + 60.0
 """Longer than the longest drain; the supervisor itself ends it within that of its workers."""
 
@@ -181,6 +184,7 @@ def _wait_until_up(name: str, out: TextIO) -> int:
     from feeder.ray import control
 
     said: set[str] = set()
+    remind_s = time.monotonic() + REMIND_S
     while True:
         status = control.status(name)
         for place in status.places:
@@ -197,6 +201,11 @@ def _wait_until_up(name: str, out: TextIO) -> int:
                 "`ray status`; one starts as soon as there is such a node, unless you end that with "
                 f"`feeder ray down --name {name}`"
             )
+        if time.monotonic() > remind_s:
+            remind_s += REMIND_S
+            for place in status.places:
+                if place.state != "ready":
+                    print(f"feeder: {_line(place)}", file=sys.stderr)
         time.sleep(POLL_S)
 
 
@@ -223,12 +232,13 @@ def _missing(status: Status) -> int:
 
 
 def _line(place: Place) -> str:
-    node = f" on {place.node}" if place.node else ""
-    again = f", started again {place.restarts} times" if place.restarts else ""
-    ended = f", the last one {place.error}" if place.error else ""
+    again = f"; restarts {place.restarts} (the last: {place.error})" if place.restarts else ""
     if place.state == "ready":
-        return f"{place.address}: ready, process {place.pid}, needed {place.needed:.2f}{again}{ended}"
-    return f"{place.state}{node}{again}{ended}"
+        return f"{place.address}: ready, process {place.pid}, needed {place.needed:.2f}{again}"
+    if place.state == "starting":
+        where = f"on {place.node}, process {place.pid}" if place.node else "where Ray finds room for it"
+        return f"starting {where}{again}"
+    return f"waiting{again}"
 
 
 def _address(args: argparse.Namespace) -> int:

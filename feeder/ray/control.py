@@ -42,9 +42,11 @@ def connected(address: str | None) -> Iterator[None]:
     try:
         ray.init(address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().rstrip(".")
+        place = address or "RAY_ADDRESS, or on this host"
         raise ConfigError(
-            f"no Ray cluster can be reached at {address or 'RAY_ADDRESS, or on this host'}: "
-            f"{str(error).strip()}; start one with `ray start --head`, or say where it is with --ray-address"
+            f"no Ray cluster can be reached at {place}: {reason}; start one with `ray start --head`, or say "
+            "where it is with --ray-address"
         ) from None
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -73,14 +73,15 @@ class Host:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._demand = Demand(deployment.out_s)
         self._needed = 0.0
+        self._channel: grpc.Channel | None = None  # to the worker, once it is ready
         # The child lives as long as the thread that starts it, which calls of the actor need not do.
         self._keeper = threading.Thread(target=self._keep, name="feeder-keeper", daemon=True)
         self._keeper.start()
 
     def state(self) -> State:
         """How the worker is now."""
-        if self._address and not self._ended:
-            self._measure()
+        if self._channel is not None and not self._ended:
+            self._measure(self._channel)
         pid = 0 if self._process is None else self._process.pid
         return State(self._node, pid, self._address, self._needed, self._ended)
 
@@ -124,7 +125,9 @@ class Host:
             sys.stderr.write(line)  # Ray keeps it among its logs
             sys.stderr.flush()
             if line.startswith(READY):
-                self._address = str(self._public(parse_address(line.removeprefix(READY))))
+                address = self._public(parse_address(line.removeprefix(READY)))
+                self._channel = open_channel(address)
+                self._address = str(address)
             else:
                 self._tail.append(line.strip())
         self._ended = f"{_manner(process.wait())}: {self._reason()}"
@@ -135,8 +138,8 @@ class Host:
             return address
         return dataclasses.replace(address, host=self._node)
 
-    def _measure(self) -> None:
-        with contextlib.suppress(grpc.RpcError), open_channel(parse_address(self._address)) as channel:
+    def _measure(self, channel: grpc.Channel) -> None:
+        with contextlib.suppress(grpc.RpcError):
             counters = describe(channel, DESCRIBE_TIMEOUT_S).result().counters
             self._needed = self._demand.needed(counters.decode_s, counters.idle_s)
 

@@ -31,7 +31,7 @@ class Place:
         bound: whether it must be on that node.
         state: "waiting" to be started, "starting" until it answers, "ready".
         address: where clients reach it; empty until it is ready.
-        node: address of the node that it is on; empty until known.
+        node: address of the node that it is on; empty until Ray has found room for it.
         pid: of its process; 0 until known.
         needed: its share of the workers that there should be.
         restarts: how often it was started again.
@@ -128,7 +128,7 @@ class Roster:
     def lost(self, place: Place, reason: str, now_s: float) -> None:
         """The worker of a place ended, or its node did."""
         place.failures = 0 if place.state == "ready" else place.failures + 1
-        place.state, place.address, place.pid, place.needed = "waiting", "", 0, 0.0
+        place.state, place.address, place.node, place.pid, place.needed = "waiting", "", "", 0, 0.0
         place.error = reason
         place.restarts += 1
         place.not_before_s = now_s + min(MAX_BACKOFF_S, BACKOFF_S * 2**place.failures)

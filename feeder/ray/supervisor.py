@@ -146,7 +146,9 @@ class Supervisor:
             place.state, place.address, place.needed = "ready", state.address, state.needed
 
     def _lose(self, place: Place, reason: str) -> None:
-        log.warning("the worker of %s is lost: %s", place.node or "a node", reason)
+        if place.node:
+            reason = f"{reason} (on {place.node})"
+        log.warning("a worker is lost: %s", reason)
         ray.kill(self._hosts.pop(place.key))
         self._roster.lost(place, reason, time.monotonic())
 

@@ -173,7 +173,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(RECORDS):
         folder = root / f"class{number % 4}"
         folder.mkdir(exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (240, 260, 3), np.uint8)).save(folder / f"{number}.jpg")
+        Image.fromarray(random.integers(0, 256, (160, 180, 3), np.uint8)).save(folder / f"{number}.jpg")
     return root
 
 
@@ -267,6 +267,7 @@ def test_whoever_is_killed_takes_along_what_it_started_and_is_replaced(
     assert cluster.workers() == set()
 
 
+@pytest.mark.soak
 def test_demand_makes_more_workers_and_its_end_fewer(cluster: Cluster, data: Path, name: str) -> None:
     scale = ["--workers", "1-2", "--scale-out-after", "2", "--scale-in-after", "4"]
     done = cluster.feeder(*settings(data, name, *scale))
