@@ -79,8 +79,8 @@ class Supervisor:
         self._stopping.set()
         self._thread.join()
         with self._lock:
-            for key in list(self._hosts):
-                self._leave(key)
+            for place in self._roster.places.values():
+                self._leave(place)
         while self._leaving:
             self._see_off()
 
@@ -108,7 +108,7 @@ class Supervisor:
             start, given_up = self._roster.plan(nodes, time.monotonic())
             self._known = True
             for place in given_up:
-                self._leave(place.key)
+                self._leave(place)
             for place in start:
                 self._hosts[place.key] = self._start(place)
 
@@ -152,10 +152,12 @@ class Supervisor:
         ray.kill(self._hosts.pop(place.key))
         self._roster.lost(place, reason, time.monotonic())
 
-    def _leave(self, key: str) -> None:
-        host = self._hosts.pop(key, None)
-        self._asked.pop(key, None)
-        if host is not None:
+    def _leave(self, place: Place) -> None:
+        host = self._hosts.pop(place.key, None)
+        self._asked.pop(place.key, None)
+        if host is not None and place.state != "ready":
+            ray.kill(host)  # it owes nobody anything, and Ray may not even have room for it
+        elif host is not None:
             deadline_s = time.monotonic() + self._deployment.drain_s + STOP_MARGIN_S + KILL_MARGIN_S
             self._leaving[host.stop.remote()] = host, deadline_s
 
