@@ -35,6 +35,7 @@ ALLOWED = {
     "client": {"order", "wire"},
     "trainer": {"client", "order", "wire"},
     "advice": {"wire"},
+    "ray": {"client", "wire"},
 }
 """What each package may import of the others, besides itself and what anyone may: the path of the data."""
 

@@ -34,11 +34,13 @@ _MODULES = (
     "bench",
     "plan",
     "train",
+    "ray",
 )
 
 _EXTRAS = {
     **dict.fromkeys(("jax", "flax", "optax", "orbax"), "trainer"),
     "opentelemetry": "tracing",
+    "ray": "ray",
     "rich": "top",
 }
 """Which extra brings a package, where it is not that of workers."""

@@ -29,7 +29,7 @@ from typing import Any
 
 from feeder.errors import ConfigError
 
-__all__ = ["Setting", "Settings", "add_config_option", "options", "resolve", "variable"]
+__all__ = ["OnCommandLine", "Setting", "Settings", "add_config_option", "options", "resolve", "variable"]
 
 PREFIX = "FEEDER_"
 CONFIG_OPTION = "--config"
@@ -78,12 +78,17 @@ class Settings:
         return message
 
 
+class OnCommandLine(argparse._StoreAction):
+    """Action of an option that neither file nor environment can set."""
+
+
 def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """The options of a parser that can be set elsewhere, by name without dashes: all but plain switches."""
+    """The options of a parser that can be set elsewhere, by name without dashes: all but plain switches and
+    what is for the command line only."""
     found = {}
     for action in parser._actions:
         names = [name for name in action.option_strings if name.startswith("--")]
-        once = isinstance(action, argparse._HelpAction | argparse._StoreTrueAction)
+        once = isinstance(action, argparse._HelpAction | argparse._StoreTrueAction | OnCommandLine)
         if names and not once and names[0] != CONFIG_OPTION:
             found[names[0].removeprefix("--")] = action
     return found

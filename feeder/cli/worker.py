@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from feeder.cli.cache import add_cache_options
 from feeder.cli.log import add_log_options, log_to_stderr
 from feeder.cli.options import add_dataset_options, folder_path, record_format, record_keys
-from feeder.cli.settings import Settings, add_config_option
+from feeder.cli.settings import Settings, add_config_option, options, variable
 from feeder.errors import ConfigError, FeederError
 
 if TYPE_CHECKING:
     from feeder.wire.address import Address
     from feeder.worker import WorkerConfig
 
-__all__ = ["add_worker_options", "register", "worker_config"]
+__all__ = ["add_worker_options", "register", "worker_config", "worker_environment"]
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=_worker)
 
 
-def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Adds all that a worker can be told."""
+def add_worker_options(parser: argparse.ArgumentParser, listen: str | None = None) -> None:
+    """Adds all that a worker can be told.
+
+    Args:
+        listen: where it listens by default; None: that must be said.
+    """
     add_config_option(parser, "worker")
     parser.add_argument(
         "--dataset",
@@ -55,9 +60,11 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--listen",
-        required=True,
+        required=listen is None,
+        default=listen,
         metavar="ADDR",
-        help="host:port (port 0 takes any free one) or unix:/path",
+        help="host:port (port 0 takes any free one) or unix:/path"
+        + ("" if listen is None else " (default: %(default)s)"),
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="decode threads (default: CPUs that this process may use)"
@@ -150,6 +157,22 @@ def _worker(args: argparse.Namespace) -> int:
             raise
         log.error("%s", error)
         return EXIT_ERROR
+
+
+def worker_environment(args: argparse.Namespace) -> dict[str, str]:
+    """Variables that tell `feeder worker` what command line, environment and file said here; not defaults."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_worker_options(parser)
+    settings: Settings = args.settings
+    said = {}
+    for name, action in options(parser).items():
+        if name in settings.sources:
+            value = getattr(args, action.dest)
+            if isinstance(value, list):
+                said[variable(name)] = shlex.join(value)
+            else:
+                said[variable(name)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return said
 
 
 def worker_config(args: argparse.Namespace) -> WorkerConfig:

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +18,7 @@ import grpc
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.compression import Choice, check_choice
 from feeder.client.engine import Engine
-from feeder.client.names import resolve
+from feeder.client.names import Target, ask, resolve
 from feeder.client.session import Rebalance
 from feeder.client.sharing import Transport
 from feeder.client.stream import Stream
@@ -51,29 +51,34 @@ MAX_BATCH_BYTES = 16 << 30
 """Pixels of one consumer's batch: 114,000 images of 224 pixels, more than an accelerator takes at a time."""
 
 
-def connect(target: str | Sequence[str], *, timeout_s: float = 10.0, resolve_s: float = 30.0) -> Client:
+def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0) -> Client:
     """Finds the workers at `target` and asks them what they serve.
 
     Args:
         target: "host:port", several with commas, "dns:name:port" for all addresses of a name, "unix:/path",
-            or a list of these.
+            or a list of these; or a function without arguments that returns such, called here and, on a
+            thread of the stream, every `resolve_s` seconds.
         timeout_s: seconds until an answer must be there. While no worker answers, all are tried again until
             then.
-        resolve_s: how often a stream looks up "dns:" names again. Workers that are new take part; one that is
-            not reached any more is forgotten when its name is gone, too.
+        resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
+            take part; one that is not reached any more is forgotten when it is not named any more, either.
 
     Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
     them.
 
     Raises:
         ConfigError: `target` is not an address, or one of the others no time span.
-        WorkerUnavailable: none answered.
+        WorkerUnavailable: none answered, or the function raised.
     """
     timeout_s = seconds("timeout_s", timeout_s)
     resolve_s = seconds("resolve_s", resolve_s)
     deadline = time.monotonic() + timeout_s
-    targets = parse_target(target)
-    addresses = resolve(targets)
+    if callable(target):
+        find, moving = partial(ask, target), True
+    else:
+        targets = parse_target(target)
+        find, moving = partial(resolve, targets), any(one.kind == "dns" for one in targets)
+    addresses = find()
     while True:
         found, missing = _describe_all(addresses, deadline)
         if found:
@@ -88,7 +93,7 @@ def connect(target: str | Sequence[str], *, timeout_s: float = 10.0, resolve_s: 
         time.sleep(RETRY_S)
     for error in missing.values():
         log.warning("%s; not there yet, streams keep trying to reach it", error)
-    return Client(addresses, found, targets, resolve_s)
+    return Client(addresses, found, (find, resolve_s) if moving else None)
 
 
 def _spans() -> type[ChunkSpans]:
@@ -141,12 +146,10 @@ class Client:
         self,
         addresses: Sequence[Address],
         workers: Mapping[str, WorkerInfo],
-        targets: Sequence[Address],
-        resolve_s: float,
+        watched: tuple[Callable[[], list[Address]], float] | None,
     ) -> None:
         self.workers = workers
-        self._targets = targets
-        self._resolve_s = resolve_s
+        self._watched = watched  # how to find them again, and how often; None: they stay where they are
         self._addresses = addresses
         self._missing = {str(address) for address in addresses} - workers.keys()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -317,13 +320,15 @@ class Client:
         )
         depth = _depth(batch_bytes, prefetch_bytes)
         addresses = self._serving(dataset, self._addresses)
-        named = any(address.kind == "dns" for address in self._targets)
-        if not named and (strangers := near - {str(address) for address in self._addresses}):
+        if self._watched is None and (strangers := near - {str(address) for address in self._addresses}):
             raise ConfigError(
                 f"beside names {', '.join(sorted(strangers))}, and the workers are "
                 f"{', '.join(map(str, self._addresses))}: write the address as it is there"
             )
-        watched = (partial(self._look_up, dataset), self._resolve_s) if named else None
+        watched = None
+        if self._watched is not None:
+            find, resolve_s = self._watched
+            watched = (lambda: self._serving(dataset, find()), resolve_s)
 
         def make_engine(order: Order, start: Position, steps: int | None) -> Engine:
             return Engine(
@@ -380,10 +385,6 @@ class Client:
         for other in serving[1:]:
             check_agreement(dataset, serving[0], other)
         return serving[0]
-
-    def _look_up(self, dataset: str) -> list[Address]:
-        """Who may serve the data set by what the names stand for now."""
-        return self._serving(dataset, resolve(self._targets))
 
     def _serving(self, dataset: str, addresses: Sequence[Address]) -> list[Address]:
         """All workers but those known not to serve the data set; one that did not answer yet may."""

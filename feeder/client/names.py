@@ -1,4 +1,4 @@
-"""Names that stand for workers: looked up at the start, and again while a stream runs."""
+"""What stands for workers, names and functions: looked up at the start, and again while a stream runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from feeder.errors import WorkerUnavailable
-from feeder.wire.address import Address
+from feeder.errors import FeederError, WorkerUnavailable
+from feeder.wire.address import Address, parse_target
 
-__all__ = ["Watch", "resolve"]
+__all__ = ["Target", "Watch", "ask", "resolve"]
+
+Target = str | Sequence[str] | Callable[[], str | Sequence[str]]
+"""Where workers are: addresses, or a function that says where they are now."""
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +40,28 @@ def resolve(addresses: Sequence[Address]) -> list[Address]:
     return list(dict.fromkeys(resolved))
 
 
+def ask(target: Callable[[], str | Sequence[str]]) -> list[Address]:
+    """The addresses that a function of the caller's names now, "dns:" names among them looked up.
+
+    Raises:
+        ConfigError: it returns something else.
+        WorkerUnavailable: it raised, or names none.
+    """
+    try:
+        found = target()
+    except FeederError:
+        raise
+    except Exception as error:
+        raise WorkerUnavailable(f"the function that names the workers failed: {error!r}") from error
+    if not found:
+        raise WorkerUnavailable("the function that names the workers names none now")
+    return resolve(parse_target(found))
+
+
 class Watch:
     """Looks names up every `period_s` seconds, on a thread of its own, and tells what they stand for.
 
-    Names that do not resolve for a while change nothing: what was found before stays.
+    A look-up that fails changes nothing: what was found before stays.
     """
 
     def __init__(
@@ -72,7 +93,7 @@ class Watch:
         while not self._is_stopped():
             try:
                 addresses = self._look_up()
-            except WorkerUnavailable as error:
+            except FeederError as error:
                 if not missed:
                     log.warning("%s; the workers of before are kept", error)
                 missed = True

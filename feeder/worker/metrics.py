@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from google.protobuf.message import Message
@@ -11,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from feeder.demand import BUSY_TARGET, Demand
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.consumer_metrics import consumer_metrics, stage_metrics
 
@@ -57,12 +56,6 @@ CACHE_GAUGES = {
 CACHES = {"cache": ("", "planes"), "encoded_cache": ("encoded_", "encoded records of object stores")}
 """Field of DescribeReply -> what its names begin with, and what it holds."""
 
-BUSY_TARGET = 0.75
-"""Share of the time that a worker should be at work: the rest is room for bursts, and for one that goes."""
-
-DEMAND_WINDOW_S = 60.0
-"""Over which demand is measured, or since the last scrape where that is longer ago."""
-
 
 def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
     """A registry of one worker's metrics.
@@ -78,7 +71,7 @@ def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
 class _Described(Collector):
     def __init__(self, describe: Callable[[], pb.DescribeReply]) -> None:
         self._describe = describe
-        self._seen: deque[tuple[float, float, float]] = deque([(-DEMAND_WINDOW_S, 0.0, 0.0)])
+        self._demand = Demand()
 
     def describe(self) -> list[Metric]:
         return []  # so that registering asks nothing of the worker
@@ -102,7 +95,7 @@ class _Described(Collector):
             "feeder_workers_needed",
             f"Workers like this one that its clients would keep at work {BUSY_TARGET:.0%} of the time; their "
             "sum over workers is how many there should be.",
-            self._needed(reply.counters),
+            self._demand.needed(reply.counters.decode_s, reply.counters.idle_s),
         )
         yield from _counters(reply.counters, COUNTERS)
         yield from stage_metrics(reply)
@@ -119,15 +112,6 @@ class _Described(Collector):
             size.add_metric([dataset.name], dataset.bytes)
         yield records
         yield size
-
-    def _needed(self, counters: pb.Counters) -> float:
-        now_s = time.monotonic()
-        self._seen.append((now_s, counters.decode_s, counters.idle_s))
-        while len(self._seen) > 2 and self._seen[1][0] <= now_s - DEMAND_WINDOW_S:
-            self._seen.popleft()
-        _, busy_before_s, idle_before_s = self._seen[0]
-        busy_s, idle_s = counters.decode_s - busy_before_s, counters.idle_s - idle_before_s
-        return busy_s / (busy_s + idle_s) / BUSY_TARGET if busy_s > 0 else 0.0
 
 
 def _cache(cache: pb.CacheInfo, prefix: str, what: str) -> Iterator[Metric]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from feeder.cli import main
-from feeder.cli.settings import add_config_option, options, resolve, variable
-from feeder.cli.worker import add_worker_options
+from feeder.cli.settings import OnCommandLine, add_config_option, options, resolve, variable
+from feeder.cli.worker import add_worker_options, worker_environment
 from feeder.errors import ConfigError
 
 FILE = """
@@ -204,3 +204,30 @@ def test_the_page_in_the_docs_is_what_the_code_says(capsys: pytest.CaptureFixtur
     assert page.read_text() == capsys.readouterr().out, (
         "write it anew: feeder config reference > docs/configuration.md"
     )
+
+
+def test_what_was_said_goes_to_another_process_by_its_environment(file: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_worker_options(parser)
+    parser.add_argument("--own", action=OnCommandLine)
+    environ = {"FEEDER_MAX_STREAMS": "7", "FEEDER_OWN": "ignored"}
+    given = ["--config", str(file), "--dataset", "a b=/data/it's here", "--no-index-build", "--own", "x"]
+    settings = resolve(parser, "worker", given, environ)
+    args = parser.parse_args(settings.argv)
+    args.settings = settings
+    told = worker_environment(args)
+    assert told["FEEDER_DATASET"] == "'a b=/data/it'\"'\"'s here'"
+    assert set(told) == {
+        "FEEDER_DATASET",
+        "FEEDER_DRAIN_S",
+        "FEEDER_INDEX_BUILD",
+        "FEEDER_LISTEN",
+        "FEEDER_MAX_STREAMS",
+        "FEEDER_THREADS",
+        "FEEDER_WARM",
+    }
+    there = parser.parse_args(resolve(parser, "worker", [], told).argv)
+    different = {"config", "own", "settings"}
+    assert {name: value for name, value in vars(there).items() if name not in different} == {
+        name: value for name, value in vars(args).items() if name not in different
+    }

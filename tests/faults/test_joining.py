@@ -1,4 +1,4 @@
-"""Workers that come while a stream runs, behind a name whose addresses change."""
+"""Workers that come while a stream runs, behind a name, or a function, whose addresses change."""
 
 from __future__ import annotations
 
@@ -208,6 +208,53 @@ def test_names_that_do_not_resolve_for_a_while_change_nothing(
 def test_a_name_that_stands_for_nothing_is_an_error(names: Names) -> None:
     with pytest.raises(WorkerUnavailable, match="does not resolve"):
         feeder.connect(f"dns:{NAME}:5")
+
+
+def test_a_function_names_a_worker_that_joins(
+    fleet: Fleet, first: Any, undisturbed: list[str], digest_batches: Any
+) -> None:
+    places = [first.address]
+    client = feeder.connect(lambda: places, resolve_s=0.05)
+    with client.stream("data", **ARGUMENTS, prefetch_bytes=ROOM, stall_timeout_s=DEADLINE_S) as stream:
+        batches = take(stream, 3)
+        address = fleet.add("127.0.0.2")
+        places.append(address)
+        until_is(stream, address, "live")
+        batches += take(stream, 5)
+        assert stream.stats().workers[address].images > 0
+        batches += list(stream)
+        check_whole(stream, batches, undisturbed, digest_batches)
+
+
+@pytest.mark.parametrize("answer", [ZeroDivisionError(), [], 5, ["no address"]], ids=repr)
+def test_a_function_that_fails_for_a_while_changes_nothing(
+    first: Any, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    answers: list[Any] = []
+
+    def places() -> Any:
+        answers.append(None)
+        if len(answers) in (2, 3):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return first.address
+
+    client = feeder.connect(places, resolve_s=0.05)
+    with client.stream("data", **ARGUMENTS, prefetch_bytes=ROOM) as stream:
+        take(stream, 2)
+        until(lambda: len(answers) > 4)
+        assert len(list(stream)) == BATCHES - 2
+    assert caplog.text.count("the workers of before are kept") == 1
+
+
+def test_a_function_that_fails_at_the_start_is_an_error() -> None:
+    with pytest.raises(WorkerUnavailable, match=r"failed: ZeroDivisionError\('division by zero'\)"):
+        feeder.connect(lambda: str(1 / 0))
+    with pytest.raises(WorkerUnavailable, match="names none now"):
+        feeder.connect(lambda: [])
+    with pytest.raises(ConfigError, match="target must be a text or a list of texts, got 5"):
+        feeder.connect(lambda: 5)  # type: ignore[arg-type,return-value]
 
 
 def test_what_is_no_way_to_rebalance_is_refused(pair: Any) -> None:
