@@ -160,10 +160,9 @@ class Stream(Iterator[Batch]):
         after = at.advance(self._order)
         slots = np.arange(assembly.slots.start, assembly.slots.stop)
         if self._ledger.booked == number:  # else a KeyboardInterrupt came after that
-            for bad in assembly.bad:
-                self._ledger.note_bad(bad.record, bad.shard, bad.index, bad.reason)
+            bad = [(one.record, one.shard, one.index, one.reason) for one in assembly.bad]
             try:
-                self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status)
+                self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status, bad)
             except ProtocolError:
                 self.close()  # the position stays before this batch; the engine has gone past it
                 raise

@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -116,7 +117,10 @@ _NAMES = tuple(field.name for field in dataclasses.fields(EpochCounts))
 
 
 # What booking a step may change, besides the bitmap.
-_STATE = ("_counts", "_past", "_finished", "_epoch", "_open", "_passes", "_due", "_booked")
+_STATE = (
+    *("_counts", "_past", "_finished", "_epoch", "_open", "_passes", "_due", "_booked"),
+    *("_bad", "_bad_not_listed", "_bad_reasons"),
+)
 
 
 class Ledger:
@@ -189,7 +193,13 @@ class Ledger:
         return self._booked
 
     def account(
-        self, epoch: int, taken: int, slots: Int64s, given: Int64s, status: NDArray[np.uint8]
+        self,
+        epoch: int,
+        taken: int,
+        slots: Int64s,
+        given: Int64s,
+        status: NDArray[np.uint8],
+        bad: Iterable[tuple[int, str, int, str]] = (),
     ) -> None:
         """Books slots of one step as handed over: a chunk, or the consumer's whole part of the step.
 
@@ -201,6 +211,7 @@ class Ledger:
             slots: int64 [n], slots of the global step that belong to this consumer.
             given: int64 [n], the record that fills each slot; -1 for padding.
             status: uint8 [n] of `SlotStatus`.
+            bad: (record, shard, index, reason) of each bad record that was met, as for `note_bad`.
 
         Raises:
             ProtocolError: what was given cannot be an answer to these slots.
@@ -236,6 +247,8 @@ class Ledger:
                     self._book_pass(int(number), slots[here], marked[here], status[here])
             else:
                 self._book_step(epoch, marked, status, real)
+            for found in bad:
+                self.note_bad(*found)
             self._booked += 1
         except BaseException:
             self._seen.restore(bits)
@@ -266,7 +279,8 @@ class Ledger:
         counted. All are counted by reason, too.
         """
         if record in self._bad:
-            self._bad[record]["times"] += 1
+            known = self._bad[record]
+            self._bad[record] = {**known, "times": known["times"] + 1}  # `account` may go back to the old one
             return
         kind = kind_of(reason)
         if kind not in self._bad_reasons and len(self._bad_reasons) >= MAX_KINDS:

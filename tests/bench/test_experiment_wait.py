@@ -45,7 +45,8 @@ def test_page():
 def test_measures(tmp_path):
     path = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "bench.experiments.wait", "--tiny"]
-    quick = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    quick = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(
         [*command, "--folder", str(tmp_path / "data"), "--rows", str(path)],
         cwd=ROOT,

@@ -13,11 +13,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT_S = 110
+# A few steps only: what takes time is to compile them.
+QUICK_JAX = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+}
 
 
 def _run(worker: str, *command: str) -> str:
     options = ["--connect", worker, "--dataset", "train", "--classes", "10"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **QUICK_JAX}
     done = subprocess.run(
         [sys.executable, *command, *options],
         capture_output=True,

@@ -21,20 +21,30 @@ def make(records: int = 50, batch: int = 8, lanes: int = 4, remainder: Remainder
 
 
 def hand_over(
-    ledger: Ledger, order: Order, epoch: int, number: int, slots: range, bad: set[int] | None = None
+    ledger: Ledger,
+    order: Order,
+    epoch: int,
+    number: int,
+    slots: range,
+    bad: set[int] | None = None,
+    *,
+    named: bool = False,
 ) -> None:
-    """Books slots of a step as a sound worker fills them: bad records replaced, or masked in evaluation."""
+    """Books slots of a step as a sound worker fills them: bad records replaced, or masked in evaluation; the
+    account is told which if they are `named`."""
     taken = number * order.spec.per_lane
-    given, status = [], []
+    given, status, found = [], [], []
     for slot, record in zip(slots, order.records(epoch, taken, np.array(slots)).tolist(), strict=True):
         kind = SlotStatus.OWN if record >= 0 else SlotStatus.PADDING
         if record in (bad or ()):
+            found.append((record, "train-00000", record, "crc differs"))
             kind = SlotStatus.BAD if order.spec.remainder == "pad" else SlotStatus.SUBSTITUTE
             if kind == SlotStatus.SUBSTITUTE:
                 record = next(r for r in order.substitutes(epoch, taken, slot) if r not in (bad or ()))
         given.append(record)
         status.append(kind)
-    ledger.account(epoch, taken, np.array(slots), np.array(given), np.array(status, np.uint8))
+    filled = np.array(given), np.array(status, np.uint8)
+    ledger.account(epoch, taken, np.array(slots), *filled, found if named else ())
 
 
 def adds_up(counts: EpochCounts) -> bool:
@@ -329,21 +339,22 @@ def test_an_interrupt_at_any_line_leaves_a_step_booked_or_not(remainder: Remaind
         (0, number) if remainder == "wrap" else divmod(number, order.steps_per_epoch) for number in range(5)
     ]
     sound, ledger = Ledger(order), Ledger(order)
-    interrupts = 0
+    bad, interrupts = {2, 6, 7, 15}, 0
     for number, (epoch, step) in enumerate(steps):
         for line in range(1, 1000):
             before = ledger.to_dict()
             try:
                 with Interrupt(line):
-                    hand_over(ledger, order, epoch, step, range(8))
+                    hand_over(ledger, order, epoch, step, range(8), bad, named=True)
                 break
             except KeyboardInterrupt:
                 interrupts += 1
                 if ledger.booked > number:
                     break
                 assert ledger.to_dict() == before
-        hand_over(sound, order, epoch, step, range(8))
+        hand_over(sound, order, epoch, step, range(8), bad, named=True)
         assert ledger.to_dict() == sound.to_dict()
         assert ledger.booked == number + 1
     assert interrupts > 20 * len(steps)
+    assert sound.to_dict()["bad"]
     assert sound.totals.repeated == 0
