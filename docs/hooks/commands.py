@@ -1,0 +1,72 @@
+"""Every command and option, from the parsers themselves, in place of a line `<!-- commands -->`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+from feeder.cli import _parser
+
+MARK = "<!-- commands -->"
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Puts the commands in."""
+    return markdown.replace(MARK, "\n".join(page_of(_parser())))
+
+
+def page_of(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[str]:
+    """A command and those below it in Markdown, each with a heading of its own."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    yield f"## `{parser.prog}`\n"
+    if parser.description:
+        yield (
+            f"```text\n{parser.description.strip()}\n```\n"
+            if "\n" in parser.description.strip()
+            else (_plain(parser.description) + "\n")
+        )
+    elif summary:
+        yield f"{_plain(summary[0].upper() + summary[1:])}.\n"
+    usage = re.sub(r"^usage: ", "", parser.format_usage().strip())
+    yield f"```text\n{usage}\n```\n"
+    for group in parser._action_groups:
+        shown = [
+            action
+            for action in group._group_actions
+            if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction)
+        ]
+        rows = [_row(parser, action) for action in shown if action not in below]
+        if rows:
+            yield "| argument | what it says |\n|---|---|"
+            yield from rows
+            yield ""
+    if parser.epilog:
+        yield f"```text\n{parser.epilog.strip()}\n```\n"
+    for action in below:
+        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, command in action.choices.items():
+            yield from page_of(command, helps.get(name, ""))
+
+
+def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    formatter = parser._get_formatter()
+    if action.option_strings:
+        value = "" if action.nargs == 0 else " " + formatter._format_args(action, action.dest.upper())
+        names = ", ".join(f"`{name}{value}`" for name in action.option_strings)
+    else:
+        names = f"`{formatter._format_args(action, action.dest)}`"
+    names = names.replace("|", "\\|")
+    said = _plain(formatter._expand_help(action)) if action.help else ""
+    if action.required and action.option_strings:
+        said += " (required)"
+    return f"| {names} | {said} |"
+
+
+def _plain(text: str) -> str:
+    """Text in which nothing is Markdown."""
+    return re.sub(r"([\\|*_<>\[\]`])", r"\\\1", " ".join(text.split()))
