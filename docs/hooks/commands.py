@@ -32,7 +32,7 @@ def page_of(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[str]
         )
     elif summary:
         yield f"{_plain(summary[0].upper() + summary[1:])}.\n"
-    usage = re.sub(r"^usage: ", "", parser.format_usage().strip())
+    usage = parser.format_usage().strip().replace("\n" + " " * len("usage: "), "\n").removeprefix("usage: ")
     yield f"```text\n{usage}\n```\n"
     for group in parser._action_groups:
         shown = [

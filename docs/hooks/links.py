@@ -1,6 +1,7 @@
-"""Every link of the built site is looked at: pages, anchors, files, and that no page loads anything from elsewhere.
+"""Looks at every link of the built site: pages, anchors, files, and that no page loads anything from
+elsewhere.
 
-MkDocs checks what stands in Markdown; this is of what the reader gets, with what themes and plugins have made.
+MkDocs checks what stands in Markdown; this is of what the reader gets, with all that themes and plugins make.
 """
 
 from __future__ import annotations

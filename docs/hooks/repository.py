@@ -1,8 +1,8 @@
 """Pages that lie elsewhere in the repository, and links that lead there.
 
-A link in any page is written as it works in the repository. Where it leads to a page of the site it is followed there;
-where to another file, that one is copied to the site; where to a folder without a README, only its text stays; where to
-nothing, the build fails.
+A link in any page is written as it works in the repository. Where it leads to a page of the site it is
+followed there; where to another file, that one is copied to the site; where to a folder without a README,
+only its text stays; where to nothing, the build fails.
 """
 
 from __future__ import annotations
