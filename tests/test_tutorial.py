@@ -1,4 +1,5 @@
-"""docs/tutorial.md as its reader follows it: one shell runs all commands, files are saved as they are named."""
+"""docs/tutorial.md as its reader follows it: one shell runs all commands, files are saved as they are
+named."""
 
 from __future__ import annotations
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import Files
-from mkdocs.structure.pages import Page
+from typing import TYPE_CHECKING
 
 from feeder.cli import _parser
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 MARK = "<!-- commands -->"
 

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from mkdocs.config.defaults import MkDocsConfig
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
 
 LOADED = {"script", "img", "iframe", "source", "video", "audio", "embed", "link"}
 """What these name is loaded when the page is shown; what an <a> names only when it is followed."""
