@@ -45,7 +45,7 @@ test: $(VENV)/dev/.ready $(if $(TORCH),$(VENV)/dev/.torch)  ## the whole suite, 
 
 docs: $(VENV)/docs/.ready  ## the documentation as a site in build/docs; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/docs/bin/mkdocs build --quiet
-	@echo 'open build/docs/index.html'
+	@echo 'open build/docs/index.html; with search: python3 -m http.server --directory build/docs'
 
 soak: $(VENV)/dev/.ready  ## proofs that take long: memory over epochs, thousands of damaged images
 	$(VENV)/dev/bin/pytest -m soak --timeout 3600

@@ -26,33 +26,33 @@ def page_of(parser: argparse.ArgumentParser, summary: str = "") -> Iterator[str]
     """A command and those below it in Markdown, each with a heading of its own."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     yield f"## `{parser.prog}`\n"
-    if parser.description:
-        yield (
-            f"```text\n{parser.description.strip()}\n```\n"
-            if "\n" in parser.description.strip()
-            else (_plain(parser.description) + "\n")
-        )
-    elif summary:
-        yield f"{_plain(summary[0].upper() + summary[1:])}.\n"
+    yield from _paragraphs(parser.description or (f"{summary[0].upper()}{summary[1:]}." if summary else ""))
     usage = parser.format_usage().strip().replace("\n" + " " * len("usage: "), "\n").removeprefix("usage: ")
     yield f"```text\n{usage}\n```\n"
-    for group in parser._action_groups:
-        shown = [
-            action
-            for action in group._group_actions
-            if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction)
-        ]
-        rows = [_row(parser, action) for action in shown if action not in below]
-        if rows:
-            yield "| argument | what it says |\n|---|---|"
-            yield from rows
-            yield ""
-    if parser.epilog:
-        yield f"```text\n{parser.epilog.strip()}\n```\n"
+    rows = [
+        _row(parser, action)
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+    ]
+    if rows:
+        yield "| argument | what it says |\n|---|---|"
+        yield from rows
+        yield ""
+    yield from _paragraphs(parser.epilog or "")
     for action in below:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, command in action.choices.items():
             yield from page_of(command, helps.get(name, ""))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Text as it is written for a terminal: what is set out by blanks stays as it is."""
+    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
+        if re.search(r"^ |^\S.* {3}\S", paragraph, re.MULTILINE):
+            yield f"```text\n{paragraph}\n```\n"
+        elif paragraph:
+            yield f"{_plain(paragraph)}\n"
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
