@@ -78,6 +78,8 @@ def _commands() -> dict[str, set[str]]:
             if isinstance(action, argparse._SubParsersAction):
                 for name, below in action.choices.items():
                     collect(below, f"{words} {name}".strip())
+                    if name == parser.get_default("otherwise"):  # meant where none is named
+                        found[words] |= found[f"{words} {name}"]
 
     collect(_parser(), "")
     return found
