@@ -18,7 +18,7 @@ VENV = .venv
 SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' -o -name '*.html' -o -name '*.css' -o -name '*.js' 2>/dev/null | grep -v ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help system system-tests demo check format test soak fuzz rivals report experiment-lars experiment-norm experiment-wait screenshots protos protos-check clean
+.PHONY: help system system-tests demo check format test docs soak fuzz rivals report experiment-lars experiment-norm experiment-wait screenshots protos protos-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -45,6 +45,10 @@ format: $(VENV)/dev/.ready  ## rewrite the sources as `make check` wants them
 
 test: $(VENV)/dev/.ready $(if $(TORCH),$(VENV)/dev/.torch)  ## the whole suite, at most 12 minutes on two cores
 	$(VENV)/dev/bin/pytest -m 'not soak' -n 3 --dist loadfile --no-loadscope-reorder  # three, since many tests wait
+
+docs: $(VENV)/docs/.ready  ## the documentation as a site in build/docs; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/docs/bin/mkdocs build --quiet
+	@echo 'open build/docs/index.html; with search: python3 -m http.server --directory build/docs'
 
 soak: $(VENV)/dev/.ready  ## proofs that take long: memory over epochs, thousands of damaged images
 	$(VENV)/dev/bin/pytest -m soak --timeout 3600
@@ -137,6 +141,14 @@ $(VENV)/dev/.torch: | $(VENV)/dev/.ready
 # matplotlib brings Pillow along, which would take the place of pillow-simd elsewhere.
 $(VENV)/report/.ready: | $(VENV)/report/bin/pip
 	$(VENV)/report/bin/pip install --quiet matplotlib numpy
+	touch $@
+
+# What builds the site reads the sources of feeder and imports of it only the parsers of its commands: neither a kernel nor
+# what feeder depends on is needed. `pip` reads the extra from pyproject.toml by way of feeder's own metadata, which would
+# build it, so the list is taken from the file.
+$(VENV)/docs/.ready: pyproject.toml | $(VENV)/docs/bin/pip
+	$(VENV)/docs/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(VENV)/docs/requirements.txt
+	$(VENV)/docs/bin/pip install --quiet --requirement $(VENV)/docs/requirements.txt
 	touch $@
 
 $(VENV)/protos/.ready: | $(VENV)/protos/bin/pip

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import importlib
+import inspect
 import re
+import runpy
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import feeder
+from feeder.cli import _parser
 from feeder.decode import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("deploy/**/*.md")),
+    *sorted(ROOT.glob("examples/*.md")),
+    ROOT / "bench/README.md",
+]
+OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform"}
+"""Flags of programs that are not ours."""
 ODD = (ROOT / "docs/odd-inputs.md").read_text()
 
 
@@ -47,3 +65,100 @@ def test_limits_are_those_of_the_code() -> None:
         else:
             found = getattr(importlib.import_module(module), attribute)
         assert found == int(value.replace(",", "")), name
+
+
+@functools.cache
+def _commands() -> dict[str, set[str]]:
+    """The flags of each command, by its words: "cache ls"."""
+    found: dict[str, set[str]] = {}
+
+    def collect(parser: argparse.ArgumentParser, words: str) -> None:
+        found[words] = {flag for action in parser._actions for flag in action.option_strings}
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, below in action.choices.items():
+                    collect(below, f"{words} {name}".strip())
+                    if name == parser.get_default("otherwise"):  # meant where none is named
+                        found[words] |= found[f"{words} {name}"]
+
+    collect(_parser(), "")
+    return found
+
+
+def _command_lines(page: str) -> Iterator[str]:
+    """What pages say behind `feeder`: in blocks, to the end of the line, and within a line of text."""
+    joined = page.replace("\\\n", " ")
+    shell = "".join(re.findall(r"^```(?:sh|bash)\n(.*?)^```", joined, re.MULTILINE | re.DOTALL))
+    block = shell + "".join(re.findall(r"^ {4}.*\n", joined, re.MULTILINE))
+    for line in re.findall(r"^(?: {4}|)(?:[A-Z_]+=\S+ )*feeder (.*)$", block, re.MULTILINE):
+        yield re.split(r"\s+#|\s+[|&>]|\s2>", line)[0]
+    yield from re.findall(r"`feeder ([^`\n]+)`", joined)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_flags_are_there(page: Path) -> None:
+    text, commands = page.read_text(), _commands()
+    for line in _command_lines(text):
+        words = line.split()
+        if words[0].startswith("-"):
+            command = ""
+        elif not re.fullmatch("[a-z]+", words[0]):
+            continue  # COMMAND, and the like
+        else:
+            command = " ".join(words[:2]) if " ".join(words[:2]) in commands else words[0]
+            if "|" in " ".join(words[:2]):
+                continue  # `cache ls|drop|verify`
+            assert command in commands, f"feeder {line}"
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line):
+            assert flag in commands[command], f"feeder {line}: {flag}"
+    known = set().union(*commands.values()) | OF_OTHERS
+    for flag in re.findall(r"`(--[a-z][a-z-]*)", text):
+        assert flag in known, flag
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_has_what_pages_say(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:`|^ {4}|=\S+ )make ([a-z-]+)", page.read_text(), re.MULTILINE):
+        assert target in targets, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_of_pages_calls_what_there_is(page: Path) -> None:
+    calls: dict[str, Any] = {"connect": feeder.connect, "stream": feeder.Client.stream}
+    for block in re.findall(r"^```python.*\n((?:(?!```|--8<--).*\n)*)```", page.read_text(), re.MULTILINE):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                names = {keyword.arg for keyword in node.keywords if keyword.arg}
+                if node.func.attr in calls:
+                    assert names <= set(inspect.signature(calls[node.func.attr]).parameters), block
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "feeder":
+                assert hasattr(feeder, node.attr), block
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("feeder."):
+                source = (ROOT / f"{str(node.module).replace('.', '/')}.py").read_text()
+                assert {alias.name for alias in node.names} <= set(re.findall(r"\w+", source)), block
+
+
+def test_the_site_is_looked_at_for_links(tmp_path: Path) -> None:
+    """What `make docs` calls a fault of a link, and what it does not."""
+    faults = runpy.run_path(str(ROOT / "docs/hooks/links.py"))["faults"]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/index.html").write_text('<h1 id="here">x</h1><a href="../a.html#top">a</a>')
+    (tmp_path / "a.html").write_text(
+        '<p id="top"><a href="sub/">1</a><a href="sub/#here">2</a><a href="#top">3</a>'
+        '<a href="https://example.org/x">4</a><link rel="canonical" href="https://example.org"></p>'
+    )
+    assert list(faults(tmp_path)) == []
+    (tmp_path / "b.html").write_text(
+        '<a href="none.html">1</a><a href="a.html#none">2</a><a href="sub/#none">3</a><a href="../x">4</a>'
+        '<img src="none.png"><script src="https://example.org/x.js"></script><a href="ftp://x">5</a>'
+    )
+    assert len(list(faults(tmp_path))) == 7
+
+
+def test_the_page_of_commands_has_all_of_them() -> None:
+    page_of = runpy.run_path(str(ROOT / "docs/hooks/commands.py"))["page_of"]
+    page = "\n".join(page_of(_parser()))
+    for words, flags in _commands().items():
+        assert f"## `feeder {words}".rstrip() in page
+        assert all(f"`{flag}" in page for flag in flags - {"-h", "--help"}), words
