@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Literal, Self, TypeAlias, cast
 
 import uvloop
@@ -47,6 +49,7 @@ class HttpSide:
 
     Args:
         address: host and port; port 0 lets the system choose.
+        tls: what connections begin with; None: nothing.
 
     Attributes:
         address: where it listens.
@@ -55,7 +58,8 @@ class HttpSide:
         ConfigError: the address is in use, or not ours.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._stage: Stage = "starting"
         self._registry: CollectorRegistry | None = None
         self._loop = uvloop.new_event_loop()
@@ -87,6 +91,11 @@ class HttpSide:
         self._registry = registry
         self._stage = "serving"
 
+    def change_tls(self, certificate: Path, key: Path | None) -> None:
+        """Connections from now on are shown this certificate, if any is shown. It can be used."""
+        if self._tls is not None:
+            self._tls.load_cert_chain(certificate, key)
+
     def draining(self) -> None:
         """The worker takes no more streams."""
         self._stage = "draining"
@@ -104,7 +113,7 @@ class HttpSide:
     async def _listen(self, address: Address) -> Address:
         await self._runner.setup()
         try:
-            listener = await self._loop.create_server(self._accept, address.host, address.port)
+            listener = await self._loop.create_server(self._accept, address.host, address.port, ssl=self._tls)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from None
         self._listener = cast(asyncio.Server, listener)

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.consumer_metrics import consumer_metrics, stage_metrics
+from feeder.worker.refusals import Refusals
 
 __all__ = ["registry_of"]
 
@@ -64,15 +65,33 @@ DEMAND_WINDOW_S = 60.0
 """Over which demand is measured, or since the last scrape where that is longer ago."""
 
 
-def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
+def registry_of(
+    describe: Callable[[], pb.DescribeReply], refusals: Refusals | None = None
+) -> CollectorRegistry:
     """A registry of one worker's metrics.
 
     Args:
         describe: what the worker says of itself now; called for each scrape, on the scraper's thread.
+        refusals: what it sent away, if that is counted.
     """
     registry = CollectorRegistry()
+    if refusals is not None:
+        registry.register(_Refused(refusals))
     registry.register(_Described(describe))
     return registry
+
+
+class _Refused(Collector):
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "feeder_refused", "Connections and calls that were refused, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(self._refusals.counts().items()):
+            family.add_metric([reason], count)
+        yield family
 
 
 class _Described(Collector):
