@@ -10,7 +10,7 @@ from pathlib import Path
 
 from feeder.errors import ConfigError, FeederError, NotTrusted
 from feeder.wire.address import Address
-from feeder.wire.call import dial
+from feeder.wire.channel import dial
 from feeder.wire.credentials import Credentials
 from feeder.wire.tls import check_dates, shake
 

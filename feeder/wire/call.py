@@ -36,14 +36,13 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
 from feeder.wire.address import Address
-from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, dial
 from feeder.wire.credentials import Credentials
 from feeder.wire.opening import ONE_CALL, STREAM
 from feeder.wire.tls import TlsSocket, shake
 
-__all__ = ["Call", "CallFailed", "dial"]
+__all__ = ["Call", "CallFailed"]
 
-DIAL_TIMEOUT_S = 5.0
 TICK_S = 1.0
 """How often a thread that waits for bytes looks whether the peer is still there."""
 
@@ -432,27 +431,6 @@ class Call:
             with self._lock:
                 self._http.ping(os.urandom(8))
                 self._flush()
-
-
-def dial(address: Address) -> socket.socket:
-    """A connection, that gives up after DIAL_TIMEOUT_S whatever it waits for.
-
-    Raises:
-        OSError: nobody answers there.
-    """
-    if address.kind == "unix":
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(DIAL_TIMEOUT_S)
-            connection.connect(os.path.abspath(address.path))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    connection = socket.create_connection((address.host, address.port), DIAL_TIMEOUT_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    fit_buffers(connection)
-    return connection
 
 
 def _dial(address: Address, credentials: Credentials) -> socket.socket | TlsSocket:
