@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from feeder.errors import FeederError
     from feeder.order import Position
     from feeder.spec import StreamSpec
+    from feeder.wire.credentials import Credentials
 
 __all__ = [
     "Batch",
     "Client",
+    "Credentials",
     "FeederError",
     "Position",
     "Stream",
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Batch": "feeder.client",
     "Client": "feeder.client",
+    "Credentials": "feeder.wire.credentials",
     "FeederError": "feeder.errors",
     "Position": "feeder.order",
     "Stream": "feeder.client",

@@ -10,7 +10,9 @@
     ├── ServiceError                 the service between worker and client
     │   ├── WorkerUnavailable        no worker answers in time
     │   ├── WorkersDisagree          workers of one data set serve different data or pixels
+    │   ├── NotTrusted               a certificate is not what the other side wants, or one speaks no TLS
     │   ├── Refused                  a worker said no: stream limit, duplicate consumer, unknown data set
+    │   │   └── NotAllowed           it wants a token, another one, or one that may do more
     │   └── ProtocolError            the other side sent something this version cannot read
     └── Closed                       used after close, or after fork
 
@@ -28,6 +30,8 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FeederError",
+    "NotAllowed",
+    "NotTrusted",
     "PositionMismatch",
     "ProtocolError",
     "Refused",
@@ -107,6 +111,14 @@ class WorkersDisagree(ServiceError):
 
 class Refused(ServiceError):
     """A worker refused the request and said why."""
+
+
+class NotAllowed(Refused):
+    """A worker wants a token, does not know the one that it was shown, or one that may do more."""
+
+
+class NotTrusted(ServiceError):
+    """Worker and client cannot agree on TLS: a certificate is missing or not trusted, or one speaks none."""
 
 
 class ProtocolError(ServiceError):

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import feeder
@@ -25,6 +26,8 @@ _MODULES = (
     "verify",
     "rewrite",
     "worker",
+    "token",
+    "reload",
     "status",
     "doctor",
     "top",
@@ -56,7 +59,7 @@ feeder keeps accelerators fed: data workers decode, crop and stream image batche
 _EXAMPLES = """\
 examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
-  feeder worker --dataset train=shards/ --listen 0.0.0.0:50051    serve them
+  feeder worker --dataset train=shards/                            serve them
   feeder status localhost:50051                                   see what a worker serves and does
   feeder doctor localhost:50051                                   see what holds a training up
   feeder top localhost:50051                                      see what it does, live
@@ -157,6 +160,7 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
     settings = resolve(command, table, argv[words:])
     args = parser.parse_args(argv[:words] + settings.argv)
     args.settings = settings
+    args.again = partial(_parse, parser, argv)  # for a command that is told to read its settings anew
     return args
 
 

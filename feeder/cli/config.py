@@ -26,6 +26,8 @@ file, the file over the default. What may be given many times is taken whole fro
 ```toml
 [worker]
 listen = "0.0.0.0:50051"
+tls-cert = "/etc/feeder/cert.pem"
+tls-key = "/etc/feeder/key.pem"
 threads = 8
 cache-bytes = "64GiB"
 warm = true

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from feeder.cli.options import add_client_options, client_credentials
 from feeder.errors import FeederError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from feeder.advice.diagnosis import Finding
     from feeder.wire.address import Address
+    from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["register"]
@@ -62,6 +64,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="between the two looks (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_client_options(parser)
     parser.set_defaults(run=_doctor)
 
 
@@ -83,8 +86,9 @@ def _doctor(args: argparse.Namespace) -> int:
     from feeder.wire.address import parse_target
 
     addresses = resolve(parse_target(args.address))
-    before, failed = _look(addresses)
-    after, gone = _look_again(addresses, before, args.seconds)
+    credentials = client_credentials(args)
+    before, failed = _look(addresses, credentials)
+    after, gone = _look_again(addresses, credentials, before, args.seconds)
     failed |= gone
     for name in list(after):
         if after[name].worker_id != before[name].worker_id:
@@ -109,7 +113,10 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _look_again(
-    addresses: Sequence[Address], before: dict[str, pb.DescribeReply], seconds: float
+    addresses: Sequence[Address],
+    credentials: Credentials,
+    before: dict[str, pb.DescribeReply],
+    seconds: float,
 ) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:
     """The second look, as soon as every worker that owes chunks has given some, or after MOST_WAITS."""
     there = [address for address in addresses if str(address) in before]
@@ -117,7 +124,7 @@ def _look_again(
     gone: dict[str, str] = {}
     for _ in range(MOST_WAITS if there else 0):
         time.sleep(seconds)
-        after, gone = _look(there)
+        after, gone = _look(there, credentials)
         if gone or not any(_stands_still(before[name], reply) for name, reply in after.items()):
             break
     return after, gone
@@ -128,13 +135,15 @@ def _stands_still(before: pb.DescribeReply, after: pb.DescribeReply) -> bool:
     return after.counters.chunks == before.counters.chunks and any(stream.owed for stream in after.streams)
 
 
-def _look(addresses: Sequence[Address]) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:
+def _look(
+    addresses: Sequence[Address], credentials: Credentials
+) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:
     """What each worker says of itself, by address, and why others do not."""
     from feeder.cli.status import describe
 
     def ask(address: Address) -> pb.DescribeReply | FeederError:
         try:
-            return describe(address)
+            return describe(address, credentials)
         except FeederError as error:
             return error
 

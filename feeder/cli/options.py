@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feeder.records import RecordKeys
     from feeder.records.keys import FormatName
+    from feeder.wire.credentials import Credentials
 
 __all__ = [
+    "add_client_options",
     "add_dataset_options",
     "add_record_options",
+    "client_credentials",
+    "file_path",
     "folder_path",
     "label_base",
     "positive",
     "record_format",
     "record_keys",
 ]
+
+_CREDENTIALS = {
+    "tls_ca": "speak TLS with workers whose certificate is of an authority in this file, or of those that "
+    'this system trusts if it says "system"',
+    "tls_cert": "certificate to show to workers that want one",
+    "tls_key": "its key, if it is in a file of its own",
+    "token_file": "holds the token to show to workers that want one",
+}
+"""Fields of Credentials, and what they are for."""
 
 FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
@@ -75,6 +89,32 @@ def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a command that talks to workers: what they are shown, and whom it trusts."""
+    group = parser.add_argument_group("workers with TLS or tokens, see docs/security.md")
+    for name, text in _CREDENTIALS.items():
+        variable = f"FEEDER_{name.upper()}"
+        group.add_argument(
+            f"--{name.replace('_', '-')}", metavar="FILE", help=f"{text} (default: ${variable})"
+        )
+
+
+def client_credentials(args: argparse.Namespace) -> Credentials:
+    """What the options say, and the environment where they say nothing.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    from feeder.wire.credentials import Credentials
+
+    said = {name: getattr(args, name) for name in _CREDENTIALS if getattr(args, name) is not None}
+    environ = {f"FEEDER_{name.upper()}": path for name, path in said.items()}
+    missing = {"tls_cert"} & said.keys() - {"tls_ca"}
+    if missing and Credentials.from_environment().tls_ca is None:
+        return Credentials(**said)  # which says what is missing
+    return Credentials.from_environment({**os.environ, **environ})
+
+
 def record_keys(args: argparse.Namespace) -> RecordKeys:
     """What the options say of the keys."""
     from feeder.records import RecordKeys
@@ -98,6 +138,13 @@ def folder_path(text: str) -> Path:
     """The value of an option that names a folder; "" is more likely a variable that is not set than "."."""
     if not text:
         raise argparse.ArgumentTypeError("must name a folder, got an empty string")
+    return Path(text)
+
+
+def file_path(text: str) -> Path:
+    """The value of an option that names a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file, got an empty string")
     return Path(text)
 
 

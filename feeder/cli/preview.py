@@ -8,7 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from feeder.cli.options import add_dataset_options, record_format, record_keys
+from feeder.cli.options import (
+    add_client_options,
+    add_dataset_options,
+    client_credentials,
+    record_format,
+    record_keys,
+)
 from feeder.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -74,6 +80,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="of the shuffle and of the crops (default: %(default)s)",
     )
     add_dataset_options(parser)
+    add_client_options(parser)
     parser.set_defaults(run=_preview)
 
 
@@ -101,7 +108,7 @@ def _remote_batch(args: argparse.Namespace) -> tuple[NDArray[np.uint8], list[int
     import feeder
 
     with (
-        feeder.connect(args.connect) as client,
+        feeder.connect(args.connect, credentials=client_credentials(args)) as client,
         client.stream(
             _only_dataset(client) if args.dataset is None else args.dataset,
             batch_size=args.images,

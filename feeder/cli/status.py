@@ -7,10 +7,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from feeder.errors import WorkerUnavailable
+from feeder.cli.options import add_client_options, client_credentials
+from feeder.errors import NotAllowed, NotTrusted, WorkerUnavailable
 
 if TYPE_CHECKING:
     from feeder.wire.address import Address
+    from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["describe", "duration", "register", "short", "size"]
@@ -33,6 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("address", metavar="ADDR", help="host:port,host:port or unix:/path")
     parser.add_argument("--json", action="store_true", help="one JSON object a line and worker")
+    add_client_options(parser)
     parser.set_defaults(run=_status)
 
 
@@ -41,10 +44,11 @@ def _status(args: argparse.Namespace) -> int:
 
     bad = False
     prints: dict[str, str] = {}
+    credentials = client_credentials(args)
     for address in parse_target(args.address):
         try:
-            reply = describe(address)
-        except WorkerUnavailable as error:
+            reply = describe(address, credentials)
+        except (WorkerUnavailable, NotAllowed, NotTrusted) as error:
             bad = True
             _show({"address": str(address), "error": str(error)}, args.json, str(error))
             continue
@@ -56,20 +60,26 @@ def _status(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def describe(address: Address) -> pb.DescribeReply:
+def describe(address: Address, credentials: Credentials | None = None) -> pb.DescribeReply:
     """Asks one worker.
+
+    Args:
+        credentials: what it is shown; None: what the environment says.
 
     Raises:
         FeederError: it does not answer, or is no worker.
     """
     import grpc
 
+    from feeder.client.diagnosis import diagnose
     from feeder.client.workers import failure_of
     from feeder.wire import DESCRIBE
     from feeder.wire.channel import open_channel
+    from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
 
-    with open_channel(address) as channel:
+    credentials = credentials or Credentials.from_environment()
+    with open_channel(address, credentials) as channel:
         describe = channel.unary_unary(
             DESCRIBE,
             request_serializer=pb.DescribeRequest.SerializeToString,
@@ -78,7 +88,10 @@ def describe(address: Address) -> pb.DescribeReply:
         try:
             reply: pb.DescribeReply = describe(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise failure_of(error, str(address)) from None
+            failure = failure_of(error, str(address))
+            if isinstance(failure, WorkerUnavailable):
+                failure = diagnose(address, credentials) or failure
+            raise failure from None
         return reply
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
+from feeder.cli.options import add_client_options, client_credentials
 from feeder.cli.status import STATUS_TIMEOUT_S, describe, duration, short, size
 from feeder.errors import ConfigError, FeederError, printable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from feeder.wire.address import Address
+    from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
     from feeder.wire.vitals import Consumer, Vitals
 
@@ -53,6 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     parser.add_argument("address", metavar="ADDR", help="host:port,host:port or unix:/path")
+    add_client_options(parser)
     parser.add_argument(
         "--once", action="store_true", help="one frame; exit code 1 where a worker does not answer"
     )
@@ -66,7 +69,10 @@ def _top(args: argparse.Namespace) -> int:
 
     console = Console(highlight=False)
     with ExitStack() as stack:
-        watched = [stack.enter_context(_Watched(address)) for address in parse_target(args.address)]
+        credentials = client_credentials(args)
+        watched = [
+            stack.enter_context(_Watched(address, credentials)) for address in parse_target(args.address)
+        ]
         if args.once:
             for worker in watched:
                 worker.wait(2)
@@ -120,8 +126,9 @@ class _Watched:
         error: why there is no answer now; empty: there is one.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, credentials: Credentials) -> None:
         self.address = address
+        self._credentials = credentials
         self.error = ""
         self._replies: deque[pb.DescribeReply] = deque(maxlen=WINDOW + 1)
         self._rates: deque[float] = deque(maxlen=SPARK)
@@ -154,7 +161,7 @@ class _Watched:
         while True:
             reply, error = None, ""
             try:
-                reply = describe(self.address)
+                reply = describe(self.address, self._credentials)
             except FeederError as failed:
                 error = str(failed)
             with self._changed:

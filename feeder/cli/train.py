@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.cli.options import add_client_options, client_credentials
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--devices", type=int, metavar="N", help="that share a batch (default: those of --mesh, or 1)"
     )
     dry.add_argument("--step-time", type=float, metavar="S", help="seconds a step: how fast must input come?")
+    add_client_options(parser)
     parser.set_defaults(run=_train)
 
 
@@ -217,6 +219,7 @@ def _train(args: argparse.Namespace) -> int:
             args.connect,
             args.dataset,
             args.eval_dataset,
+            credentials=client_credentials(args),
             mesh=grid,
             gradient_sum=args.gradient_sum,
             shard_update=args.shard_update,

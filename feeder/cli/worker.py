@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from feeder.cli.cache import add_cache_options
 from feeder.cli.log import add_log_options, log_to_stderr
-from feeder.cli.options import add_dataset_options, folder_path, record_format, record_keys
+from feeder.cli.options import add_dataset_options, file_path, folder_path, record_format, record_keys
 from feeder.cli.settings import Settings, add_config_option, options, variable
 from feeder.errors import ConfigError, FeederError
 
@@ -32,9 +32,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "worker",
         help="serve data sets to trainers",
         description="Serves data sets until SIGTERM or SIGINT (Ctrl-C), which let it answer what it owes\n"
-        "and go; a second one forces it. Prints one line on stdout when it is ready; logs go to stderr.",
+        "and go; a second one forces it. SIGHUP, or `feeder reload`, has it read certificates, tokens and\n"
+        "data sets again. Prints one line on stdout when it is ready; logs go to stderr.",
         epilog="examples:\n"
-        "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --listen 0.0.0.0:50051\n"
+        "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --threads 8\n"
+        "  feeder worker --dataset t=/data/ --listen 0.0.0.0:50051 --tls-cert cert.pem --tls-key key.pem\n"
         "  feeder worker --dataset train='/data/train-*' --listen unix:/run/feeder.sock --threads 8\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -60,11 +62,10 @@ def add_worker_options(parser: argparse.ArgumentParser, listen: str | None = Non
     )
     parser.add_argument(
         "--listen",
-        required=listen is None,
         default=listen,
         metavar="ADDR",
-        help="host:port (port 0 takes any free one) or unix:/path"
-        + ("" if listen is None else " (default: %(default)s)"),
+        help="host:port (port 0 takes any free one) or unix:/path; where other hosts can reach it, TLS, "
+        "tokens or --insecure must be said (default: %(default)s)",
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="decode threads (default: CPUs that this process may use)"
@@ -109,8 +110,40 @@ def add_worker_options(parser: argparse.ArgumentParser, listen: str | None = Non
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="answer there with a status page (/), /metrics (Prometheus), /livez, /readyz and /startupz "
-        "(default: nowhere)",
+        help="answer there with a status page (/), /metrics (Prometheus), /livez, /readyz and /startupz, "
+        "with TLS where --tls-cert is given (default: nowhere)",
+    )
+    security = parser.add_argument_group("who may connect, see docs/security.md")
+    security.add_argument(
+        "--tls-cert",
+        type=file_path,
+        metavar="FILE",
+        help="speak TLS, with this certificate in PEM (default: none)",
+    )
+    security.add_argument(
+        "--tls-key",
+        type=file_path,
+        metavar="FILE",
+        help="its key in PEM, without a passphrase (default: in the file of the certificate)",
+    )
+    security.add_argument(
+        "--tls-client-ca",
+        type=file_path,
+        metavar="FILE",
+        help="clients must have a certificate of one of these authorities (default: they need none)",
+    )
+    security.add_argument(
+        "--tokens",
+        type=file_path,
+        metavar="FILE",
+        help="clients must have a token of this file, which `feeder token` makes entries for (default: they "
+        "need none)",
+    )
+    security.add_argument(
+        "--insecure",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="serve other hosts with neither TLS nor tokens: whoever reaches the worker can read its data",
     )
     same_host = parser.add_argument_group("trainers on this host, whose memory batches are written into")
     same_host.add_argument(
@@ -150,8 +183,14 @@ def _worker(args: argparse.Namespace) -> int:
     def ready(address: Address) -> None:
         print(f"feeder worker listening on {address}", flush=True)
 
+    def again() -> WorkerConfig:
+        try:
+            return worker_config(args.again())
+        except SystemExit:  # of argparse, which has said why
+            raise ConfigError("the settings cannot be read, the line above says why") from None
+
     try:
-        return serve(config, ready)
+        return serve(config, ready, again)
     except FeederError as error:
         if args.log_format == "text":
             raise
@@ -219,6 +258,11 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
         trace=args.trace,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        tls_client_ca=args.tls_client_ca,
+        tokens=args.tokens,
+        insecure=args.insecure,
     )
 
 

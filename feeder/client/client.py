@@ -17,17 +17,27 @@ import grpc
 
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.compression import Choice, check_choice
+from feeder.client.diagnosis import diagnose
 from feeder.client.engine import Engine
 from feeder.client.names import Target, ask, resolve
 from feeder.client.session import Rebalance
 from feeder.client.sharing import Transport
 from feeder.client.stream import Stream
 from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
-from feeder.errors import Closed, ConfigError, FeederError, Refused, WorkerUnavailable
+from feeder.errors import (
+    Closed,
+    ConfigError,
+    FeederError,
+    NotAllowed,
+    NotTrusted,
+    Refused,
+    WorkerUnavailable,
+)
 from feeder.order import Order, Position, default_lanes
 from feeder.spec import Augment, OnBad, Output, Remainder, Resample, Sampler, StreamSpec
 from feeder.wire.address import Address, parse_target
 from feeder.wire.channel import open_channel
+from feeder.wire.credentials import Credentials
 from feeder.wire.messages import Open
 
 if TYPE_CHECKING:
@@ -51,7 +61,13 @@ MAX_BATCH_BYTES = 16 << 30
 """Pixels of one consumer's batch: 114,000 images of 224 pixels, more than an accelerator takes at a time."""
 
 
-def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0) -> Client:
+def connect(
+    target: Target,
+    *,
+    timeout_s: float = 10.0,
+    resolve_s: float = 30.0,
+    credentials: Credentials | None = None,
+) -> Client:
     """Finds the workers at `target` and asks them what they serve.
 
     Args:
@@ -62,12 +78,17 @@ def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0)
             then.
         resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
             take part; one that is not reached any more is forgotten when it is not named any more, either.
+        credentials: what workers are shown, and whose certificates are trusted. None: what FEEDER_TLS_CA,
+            FEEDER_TLS_CERT, FEEDER_TLS_KEY and FEEDER_TOKEN_FILE say; without them neither TLS nor a token.
 
     Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
     them.
 
     Raises:
-        ConfigError: `target` is not an address, or one of the others no time span.
+        ConfigError: `target` is not an address, one of the others no time span, or a file of the credentials
+            cannot be used.
+        NotTrusted: none can be spoken to, since the two sides do not agree on TLS.
+        NotAllowed: none takes the token.
         WorkerUnavailable: none answered, or the function raised.
     """
     timeout_s = seconds("timeout_s", timeout_s)
@@ -79,10 +100,15 @@ def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0)
         targets = parse_target(target)
         find, moving = partial(resolve, targets), any(one.kind == "dns" for one in targets)
     addresses = find()
+    credentials = credentials or Credentials.from_environment()
+    diagnosed = False
     while True:
-        found, missing = _describe_all(addresses, deadline)
+        found, missing = _describe_all(addresses, credentials, deadline)
         if found:
             break
+        if not diagnosed:
+            diagnosed = True
+            _raise_hopeless(addresses, credentials, missing)
         remaining_s = deadline - time.monotonic()
         if remaining_s <= RETRY_S:
             reasons = "; ".join(str(error) for error in missing.values())
@@ -93,7 +119,19 @@ def connect(target: Target, *, timeout_s: float = 10.0, resolve_s: float = 30.0)
         time.sleep(RETRY_S)
     for error in missing.values():
         log.warning("%s; not there yet, streams keep trying to reach it", error)
-    return Client(addresses, found, (find, resolve_s) if moving else None)
+    return Client(addresses, found, (find, resolve_s) if moving else None, credentials)
+
+
+def _raise_hopeless(
+    addresses: Sequence[Address], credentials: Credentials, missing: Mapping[str, FeederError]
+) -> None:
+    """Raises where no worker will answer until somebody changes certificates, tokens or settings."""
+    reasons = []
+    for address in addresses:
+        error = missing[str(address)]
+        reasons.append(diagnose(address, credentials) if isinstance(error, WorkerUnavailable) else error)
+    if all(isinstance(reason, NotTrusted | NotAllowed | ConfigError) for reason in reasons):
+        raise reasons[0] or AssertionError
 
 
 def _spans() -> type[ChunkSpans]:
@@ -112,12 +150,12 @@ def _spans() -> type[ChunkSpans]:
 
 
 def _describe_all(
-    addresses: Sequence[Address], deadline: float
+    addresses: Sequence[Address], credentials: Credentials, deadline: float
 ) -> tuple[dict[str, WorkerInfo], dict[str, FeederError]]:
     """What each worker says, and why the others did not; all are asked at the same time."""
     found: dict[str, WorkerInfo] = {}
     missing: dict[str, FeederError] = {}
-    channels = {str(address): open_channel(address) for address in addresses}
+    channels = {str(address): open_channel(address, credentials) for address in addresses}
     try:
         timeout_s = max(0.1, deadline - time.monotonic())
         calls = {name: describe(channel, timeout_s) for name, channel in channels.items()}
@@ -147,8 +185,10 @@ class Client:
         addresses: Sequence[Address],
         workers: Mapping[str, WorkerInfo],
         watched: tuple[Callable[[], list[Address]], float] | None,
+        credentials: Credentials,
     ) -> None:
         self.workers = workers
+        self._credentials = credentials
         self._watched = watched  # how to find them again, and how often; None: they stay where they are
         self._addresses = addresses
         self._missing = {str(address) for address in addresses} - workers.keys()
@@ -347,6 +387,7 @@ class Client:
                 compression=compression,
                 stall_timeout_s=stall_timeout_s,
                 spans=spans,
+                credentials=self._credentials,
             )
 
         stream = Stream(order, start, (consumer_index, consumer_count), epochs, make_engine)

@@ -30,6 +30,7 @@ from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, Work
 from feeder.order import Order, Position
 from feeder.wire import max_slots
 from feeder.wire.address import Address
+from feeder.wire.credentials import Credentials
 from feeder.wire.messages import Chunk, ChunkRequest, ClientReport, Draining, Failed, Open, Opened
 
 __all__ = ["Engine"]
@@ -81,15 +82,24 @@ class Engine:
         rebalance: Rebalance = "now",
         watched: tuple[Callable[[], list[Address]], float] | None = None,
         spans: Callable[[str], Spans] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         spec = order.spec
         self.pace = Pace()
         self._depth = depth
         self._compression: Choice = compression
+        self._credentials = credentials
         self._spans = spans
         self.links = {
             str(address): Link(
-                address, opening, self, time.monotonic, compression, str(address) in missing, spans
+                address,
+                opening,
+                self,
+                time.monotonic,
+                compression,
+                str(address) in missing,
+                spans,
+                credentials,
             )
             for address in addresses
         }
@@ -393,7 +403,13 @@ class Engine:
                     continue
                 log.info("worker %s is new", name)
                 link = links[name] = Link(
-                    address, self._opening, self, time.monotonic, self._compression, spans=self._spans
+                    address,
+                    self._opening,
+                    self,
+                    time.monotonic,
+                    self._compression,
+                    spans=self._spans,
+                    credentials=self._credentials,
                 )
                 self._session.joined(name)
                 self._start(link)

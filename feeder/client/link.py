@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -18,14 +19,24 @@ import numpy as np
 import feeder
 from feeder.client.batch import Landing
 from feeder.client.compression import Choice, Chooser, unpack
+from feeder.client.diagnosis import diagnose
 from feeder.client.report import send_requests
 from feeder.client.workers import WorkerInfo, describe, failure_of
-from feeder.errors import ConfigError, FeederError, ProtocolError, Refused, WorkersDisagree, WorkerUnavailable
+from feeder.errors import (
+    ConfigError,
+    FeederError,
+    NotTrusted,
+    ProtocolError,
+    Refused,
+    WorkersDisagree,
+    WorkerUnavailable,
+)
 from feeder.wire import FEED, MAX_CHUNK_BYTES
 from feeder.wire.address import Address
 from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import CHUNK_START_BYTES, encode_request, parse_chunk_start, parse_reply
+from feeder.wire.credentials import Credentials
 from feeder.wire.messages import (
     Chunk,
     ChunkRequest,
@@ -49,6 +60,8 @@ BACKOFF_MAX_S = 2.0
 once."""
 
 DESCRIBE_TIMEOUT_S = 5.0
+
+DIAGNOSE_EVERY_S = 10.0
 
 MAX_REPLY_BYTES = MAX_CHUNK_BYTES + (1 << 20)
 """Of a reply that is read as a whole: a chunk that lists bad records."""
@@ -110,6 +123,7 @@ class Link:
         compression: of pixels that come over the network.
         missed: that it is not there was said already.
         spans: makes what is told of each chunk's way; None: nobody is.
+        credentials: what the worker is shown; None: what the environment says.
 
     Attributes:
         name: the worker's address.
@@ -131,6 +145,7 @@ class Link:
         compression: Choice = "none",
         missed: bool = False,
         spans: Callable[[str], Spans] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.name = str(address)
         self.reconnects = 0
@@ -154,6 +169,8 @@ class Link:
         self._reports = False  # the worker takes them
         #: The log says that it is gone, and not yet that it is back.
         self._missed = missed
+        self._credentials = credentials or Credentials.from_environment()
+        self._diagnosed_s = -math.inf
         # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
         # because `stop` may run inside a garbage collection, where only its put is safe. None ends the
         # client's side.
@@ -214,6 +231,7 @@ class Link:
     def _connect(self) -> FeederError:
         """One connection from dial to end; returns why it ended."""
         requests = self._requests = SimpleQueue()
+        connections = self._connections
         error: FeederError
         try:
             self._feed(requests, self._check())
@@ -227,9 +245,11 @@ class Link:
             error = failure
         finally:
             self._call = None
+        if isinstance(error, WorkerUnavailable) and self._connections == connections and not self._stopped:
+            error = self._diagnose() or error
         if not self._stopped:  # what `stop` itself ended is no error
             self.error = error
-        if isinstance(error, Refused | WorkersDisagree | ConfigError | ProtocolError):
+        if isinstance(error, Refused | NotTrusted | WorkersDisagree | ConfigError | ProtocolError):
             if self.refused_since_s is None:
                 self.refused_since_s = self._clock()
         else:
@@ -239,8 +259,15 @@ class Link:
             self._spans.lost(str(error))
         return error
 
+    def _diagnose(self) -> FeederError | None:
+        """Whether it is TLS that keeps the worker from answering; looked at now and then."""
+        if self._clock() - self._diagnosed_s < DIAGNOSE_EVERY_S:
+            return self.error if isinstance(self.error, NotTrusted) else None
+        self._diagnosed_s = self._clock()
+        return diagnose(self._address, self._credentials)
+
     def _check(self) -> WorkerInfo:
-        with open_channel(self._address) as channel:
+        with open_channel(self._address, self._credentials) as channel:
             question = describe(channel, DESCRIBE_TIMEOUT_S)
             self._hold(question)
             info = WorkerInfo.from_reply(self.name, question.result())
@@ -251,7 +278,9 @@ class Link:
 
     def _feed(self, requests: SimpleQueue[bytes | None], info: WorkerInfo) -> None:
         opening = replace(self._opening, arena=self._events.offer(self.name, info))
-        with Call(self._address, FEED, user_agent=f"feeder/{feeder.__version__}") as call:
+        with Call(
+            self._address, FEED, user_agent=f"feeder/{feeder.__version__}", credentials=self._credentials
+        ) as call:
             self._hold(call)
             requests.put(encode_request(opening))
             self._reports = False

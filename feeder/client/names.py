@@ -36,7 +36,7 @@ def resolve(addresses: Sequence[Address]) -> list[Address]:
             raise WorkerUnavailable(
                 f"the name {address.host!r} of {address} does not resolve ({error}); check it"
             ) from error
-        resolved += [Address("tcp", str(answer[4][0]), address.port) for answer in answers]
+        resolved += [Address("tcp", str(answer[4][0]), address.port, name=address.host) for answer in answers]
     return list(dict.fromkeys(resolved))
 
 

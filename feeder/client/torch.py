@@ -13,6 +13,7 @@ from feeder.client.pixels import MEAN, STD, Chroma, split_planes, to_rgb
 from feeder.client.stream import Stream
 from feeder.errors import ConfigError
 from feeder.order import Position
+from feeder.wire.credentials import Credentials
 
 __all__ = ["MEAN", "STD", "FeederDataset", "TorchBatch", "normalize", "yuv420_to_rgb"]
 
@@ -49,7 +50,13 @@ class FeederDataset(IterableDataset[TorchBatch]):
     """
 
     def __init__(
-        self, target: str | Sequence[str], dataset: str, *, timeout_s: float = 10.0, **stream: Any
+        self,
+        target: str | Sequence[str],
+        dataset: str,
+        *,
+        timeout_s: float = 10.0,
+        credentials: Credentials | None = None,
+        **stream: Any,
     ) -> None:
         """Connects when it is first iterated over.
 
@@ -57,6 +64,7 @@ class FeederDataset(IterableDataset[TorchBatch]):
             target: see `feeder.connect`.
             dataset: the name that the workers serve it under.
             timeout_s: see `feeder.connect`.
+            credentials: see `feeder.connect`.
             stream: further arguments of `Client.stream`; `batch_size` is required.
         """
         super().__init__()
@@ -65,6 +73,7 @@ class FeederDataset(IterableDataset[TorchBatch]):
         self._target = target
         self._dataset = dataset
         self._timeout_s = timeout_s
+        self._credentials = credentials
         self._arguments = stream
         self._stream: Stream | None = None
         self._state: dict[str, Any] = {}
@@ -105,7 +114,8 @@ class FeederDataset(IterableDataset[TorchBatch]):
             stream.close()
             self._state = {}
         arguments = {**self._arguments, "start": self._state or self._arguments.get("start")}
-        self._stream = connect(self._target, timeout_s=self._timeout_s).stream(self._dataset, **arguments)
+        client = connect(self._target, timeout_s=self._timeout_s, credentials=self._credentials)
+        self._stream = client.stream(self._dataset, **arguments)
         return self._stream
 
     def state_dict(self) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def train(
     dataset: str,
     eval_dataset: str | None = None,
     *,
+    credentials: feeder.Credentials | None = None,
     mesh: Grid | None = None,
     gradient_sum: Scheme | None = None,
     shard_update: bool = False,
@@ -111,6 +112,7 @@ def train(
     Args:
         config: the run.
         target: of the workers, see feeder.connect.
+        credentials: what they are shown, see feeder.connect.
         dataset, eval_dataset: names that the workers serve; None: no evaluation.
         mesh: the devices; None: one, or with several processes all in a line.
         gradient_sum: how gradients are summed over them; None: "2d" on a mesh of two dimensions, on a line
@@ -141,7 +143,7 @@ def train(
     with ExitStack() as stack:
         # Set up: workers, where in the data to begin, and from the size of the data the schedule.
         checkpoints, start = _open_checkpoints(stack, checkpoint_dir, config, resume)
-        client = stack.enter_context(feeder.connect(target))
+        client = stack.enter_context(feeder.connect(target, credentials=credentials))
         stream = stack.enter_context(
             client.stream(
                 dataset,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from feeder.errors import ConfigError
 
-__all__ = ["Address", "parse_address", "parse_listen", "parse_target"]
+__all__ = ["Address", "is_local", "parse_address", "parse_listen", "parse_target"]
 
 _FORMS = 'use "host:port", "[ipv6]:port", "dns:name:port" or "unix:/path"'
 _MAX_UNIX_PATH_BYTES = 107
@@ -33,12 +34,14 @@ class Address:
         host: name or address without brackets; empty for "unix".
         port: 0 to 65535; 0 only where a worker listens, and for "unix".
         path: of the socket file; empty unless "unix".
+        name: that stood for this host; a certificate is checked against it, or against `host` where empty.
     """
 
     kind: Literal["tcp", "dns", "unix"]
     host: str = ""
     port: int = 0
     path: str = ""
+    name: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         if self.kind == "unix":
@@ -94,6 +97,16 @@ def parse_listen(text: str) -> Address:
     if address.kind == "dns":
         raise ConfigError(f'cannot listen on {text!r}: use "host:port" or "unix:/path"')
     return address
+
+
+def is_local(address: Address) -> bool:
+    """Whether only this host reaches who listens there. A name but "localhost" may stand for anything."""
+    if address.kind == "unix" or address.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse(text: str) -> Address:

@@ -36,12 +36,13 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
 from feeder.wire.address import Address
-from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
+from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, dial
+from feeder.wire.credentials import Credentials
 from feeder.wire.opening import ONE_CALL, STREAM
+from feeder.wire.tls import TlsSocket, shake
 
 __all__ = ["Call", "CallFailed"]
 
-DIAL_TIMEOUT_S = 5.0
 TICK_S = 1.0
 """How often a thread that waits for bytes looks whether the peer is still there."""
 
@@ -101,13 +102,19 @@ class Call:
         address: of the server; a "dns" name is that of its first address that answers.
         method: path of a method that streams both ways, "/package.Service/Method".
         user_agent: what the server may log.
+        credentials: what the server is shown; None: what the environment says.
 
     Raises:
-        CallFailed: nobody answers there.
+        CallFailed: nobody answers there, or not as a server that is trusted.
+        ConfigError: a file of the credentials cannot be used.
     """
 
-    def __init__(self, address: Address, method: str, *, user_agent: str) -> None:
-        self._socket = _dial(address)
+    def __init__(
+        self, address: Address, method: str, *, user_agent: str, credentials: Credentials | None = None
+    ) -> None:
+        credentials = credentials or Credentials.from_environment()
+        headers = _request_headers(address, method, user_agent, credentials)
+        self._socket = _dial(address, credentials)
         self._heard_s = time.monotonic()
         self._pinged_s: float | None = None
         #: Guards what follows; held for no longer than a send that does not wait.
@@ -140,7 +147,7 @@ class Call:
                 self._http.increment_flow_control_window(
                     WINDOW_BYTES - self._http.inbound_flow_control_window
                 )
-                self._http.send_headers(STREAM, _request_headers(address, method, user_agent))
+                self._http.send_headers(STREAM, headers)
                 self._flush()
         except BaseException:
             self._socket.close()
@@ -426,33 +433,28 @@ class Call:
                 self._flush()
 
 
-def _dial(address: Address) -> socket.socket:
+def _dial(address: Address, credentials: Credentials) -> socket.socket | TlsSocket:
+    context = None if address.kind == "unix" else credentials.context()
     try:
-        if address.kind == "unix":
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(DIAL_TIMEOUT_S)
-                connection.connect(os.path.abspath(address.path))
-            except BaseException:
-                connection.close()
-                raise
-        else:
-            connection = socket.create_connection((address.host, address.port), DIAL_TIMEOUT_S)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            fit_buffers(connection)
+        connection = dial(address)
+        if context is not None:
+            return TlsSocket(shake(connection, context, address), TICK_S)
     except OSError as error:
         raise _lost(error) from None
     connection.settimeout(None)
-    seconds = int(TICK_S)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(TICK_S), 0))
     return connection
 
 
-def _request_headers(address: Address, method: str, user_agent: str) -> list[tuple[str, str]]:
-    authority = "localhost" if address.kind == "unix" else str(address).removeprefix("dns:")
+def _request_headers(
+    address: Address, method: str, user_agent: str, credentials: Credentials
+) -> list[tuple[str, str]]:
+    unix = address.kind == "unix"
+    authority = "localhost" if unix else str(address).removeprefix("dns:")
+    authorization = credentials.authorization()
     return [
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", "http" if unix or credentials.tls_ca is None else "https"),
         (":path", method),
         (":authority", authority),
         ("te", "trailers"),
@@ -460,6 +462,7 @@ def _request_headers(address: Address, method: str, user_agent: str) -> list[tup
         ("user-agent", user_agent),
         ("grpc-accept-encoding", "identity"),
         ONE_CALL,
+        *([] if authorization is None else [("authorization", authorization)]),
     ]
 
 

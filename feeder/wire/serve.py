@@ -37,6 +37,7 @@ from feeder.wire.call import CallFailed
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MAX_REQUEST_BYTES
 from feeder.wire.opening import STREAM, Opening
 from feeder.wire.status import Refusal
+from feeder.wire.tls import TlsSocket
 
 __all__ = ["CallContext", "Handler", "ServedCall"]
 
@@ -72,6 +73,9 @@ class CallContext(Protocol):
     def peer(self) -> str:
         """Who calls, for the log."""
 
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """The headers that came with the call."""
+
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Has `callback` called when the call is over; False where it is over already."""
 
@@ -98,20 +102,26 @@ class ServedCall:
     heard by that thread alone, so that without it nothing but a status can be sent.
 
     Args:
-        connection: connected and blocking.
+        connection: connected and blocking, or after its handshake.
         opening: decided, with headers.
         events: h2's, of what came behind the request.
         peer: who calls, for the log.
     """
 
     def __init__(
-        self, connection: socket.socket, opening: Opening, events: Sequence[Event], peer: str
+        self, connection: socket.socket | TlsSocket, opening: Opening, events: Sequence[Event], peer: str
     ) -> None:
-        tick = struct.pack("ll", int(TICK_S), 0)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tick)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tick)
+        if isinstance(connection, socket.socket):
+            tick = struct.pack("ll", int(TICK_S), 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tick)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tick)
         self._socket = connection
         self._peer = peer
+        self._metadata = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in (opening.headers or {}).items()
+            if not name.startswith(b":")
+        ]
         self._deadline_s = _deadline_s((opening.headers or {}).get(b"grpc-timeout", b""))
         #: Guards what follows; held for no longer than a send that does not wait.
         self._changed = threading.Condition()
@@ -138,6 +148,10 @@ class ServedCall:
     def peer(self) -> str:
         """Who calls, for the log."""
         return self._peer
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """The headers that came with the call."""
+        return self._metadata
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Has `callback` called when the call is over; False where it is over already."""

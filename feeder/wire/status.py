@@ -9,6 +9,8 @@ from feeder.errors import (
     ConfigError,
     DataError,
     FeederError,
+    NotAllowed,
+    NotTrusted,
     ProtocolError,
     Refused,
     StorageError,
@@ -26,7 +28,8 @@ class Refusal(Refused):
 
     Attributes:
         code: NOT_FOUND (no such data set), ALREADY_EXISTS (duplicate consumer), RESOURCE_EXHAUSTED (a limit),
-            or UNAVAILABLE (the worker is draining).
+            UNAVAILABLE (the worker is draining), UNAUTHENTICATED (no token, or an unknown one) or
+            PERMISSION_DENIED (the token is not for that).
     """
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
@@ -42,6 +45,8 @@ _CODES: tuple[tuple[type[FeederError], grpc.StatusCode], ...] = (
         _Code.UNIMPLEMENTED,
     ),  # what gRPC itself says where the other side does not know the method
     (WorkersDisagree, _Code.FAILED_PRECONDITION),
+    (NotAllowed, _Code.PERMISSION_DENIED),
+    (NotTrusted, _Code.UNAUTHENTICATED),
     (Refused, _Code.RESOURCE_EXHAUSTED),
     (WorkerUnavailable, _Code.UNAVAILABLE),
     (DataError, _Code.DATA_LOSS),
@@ -53,8 +58,7 @@ _ERRORS: dict[grpc.StatusCode, type[FeederError]] = {code: error for error, code
 _ERRORS |= {
     _Code.NOT_FOUND: Refused,
     _Code.ALREADY_EXISTS: Refused,
-    _Code.PERMISSION_DENIED: Refused,
-    _Code.UNAUTHENTICATED: Refused,
+    _Code.UNAUTHENTICATED: NotAllowed,
     # The stream of a worker that died ends in any of these; another worker may do better.
     _Code.CANCELLED: WorkerUnavailable,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from feeder.cache import (
     resolve,
 )
 from feeder.decode import Decoder
+from feeder.errors import Closed
 from feeder.records import Dataset
 from feeder.spec import StreamSpec
 from feeder.wire.v1 import feeder_pb2 as pb
@@ -39,11 +41,15 @@ class Caching:
         self, cache: Cache, decoder: Decoder, datasets: Mapping[str, Dataset], warm_up: bool
     ) -> None:
         self._cache = cache
+        self._datasets = dict(datasets)
         self._decoder = decoder
         self._filler = Filler(cache, decoder.keep, self._offers(datasets) if warm_up else ())
 
     def maker(self, dataset: Dataset, spec: StreamSpec) -> ChunkMaker:
-        """Makes chunks of a data set from the cache, and offers it what it lacks."""
+        """Makes chunks of a data set from the cache, and offers it what it lacks. One that the cache was not
+        made for, since it came later, is decoded."""
+        if self._datasets.get(dataset.name) is not dataset:
+            return ChunkMaker(dataset, self._decoder, spec)
         return ChunkMaker(dataset, self._decoder, spec, self._cache.shelf(dataset.name), self._filler)
 
     def info(self) -> pb.CacheInfo:
@@ -57,7 +63,8 @@ class Caching:
 
     def _offers(self, datasets: Mapping[str, Dataset]) -> Iterator[Offer]:
         for name, dataset in datasets.items():
-            yield from warm(dataset, self._decoder, self._cache.shelf(name))
+            with contextlib.suppress(Closed):  # it is not served any more
+                yield from warm(dataset, self._decoder, self._cache.shelf(name))
 
 
 class EncodedCaching:

@@ -11,9 +11,11 @@ from feeder.decode import Kind
 from feeder.errors import ConfigError
 from feeder.records import FormatName, RecordKeys, SeekMode
 from feeder.wire import MAX_NAME
-from feeder.wire.address import Address
+from feeder.wire.address import Address, is_local
 
-__all__ = ["ARENA_BYTES", "SHARE_BYTES", "WorkerConfig"]
+__all__ = ["ARENA_BYTES", "LISTEN", "SHARE_BYTES", "WorkerConfig"]
+
+LISTEN = Address("tcp", "127.0.0.1", 50051)
 
 MAX_STREAMS = 4096
 MAX_THREADS = 4096
@@ -54,10 +56,15 @@ class WorkerConfig:
         arena_bytes: most memory of clients on this host that is written into; 0: none.
         arena_dir: folder of the socket over which they hand it over; None: the user's runtime folder.
         trace: whether spans of the chunks that clients trace are exported.
+        tls_cert: of the worker, in PEM; None: no TLS.
+        tls_key: of that; None: it is in the same file.
+        tls_client_ca: authorities of certificates that clients must have; None: they need none.
+        tokens: file of tokens, see feeder.worker.access; None: none are wanted.
+        insecure: whether others than this host may be served without TLS and tokens.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
-    listen: Address
+    listen: Address = LISTEN
     threads: int | None = None
     max_streams: int = 64
     max_streams_per_job: int | None = None
@@ -78,6 +85,11 @@ class WorkerConfig:
     arena_bytes: int = ARENA_BYTES
     arena_dir: Path | None = None
     trace: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    tokens: Path | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         if self.http is not None and self.http.kind != "tcp":
@@ -102,3 +114,21 @@ class WorkerConfig:
             )
         if not 0 <= self.drain_s <= 86400:
             raise ConfigError(f"--drain-s must be in [0, 86400] seconds, got {self.drain_s}")
+        self._check_security()
+
+    def _check_security(self) -> None:
+        if self.tls_cert is None:
+            for option, path in (("--tls-key", self.tls_key), ("--tls-client-ca", self.tls_client_ca)):
+                if path is not None:
+                    raise ConfigError(f"{option} {path} needs --tls-cert, the worker's certificate")
+        elif self.listen.kind == "unix" and self.http is None:
+            raise ConfigError("--tls-cert: a unix socket has no TLS; only this user can reach it anyway")
+        if self.insecure or self.tls_cert is not None or self.tokens is not None:
+            return
+        for option, address in (("--listen", self.listen), ("--http", self.http)):
+            if address is not None and not is_local(address):
+                raise ConfigError(
+                    f"{option} {address}: other hosts could reach this, and anybody there read the data: use "
+                    f"TLS (--tls-cert, --tls-key) or tokens (--tokens), or say --insecure where the network "
+                    f"is closed to others"
+                )

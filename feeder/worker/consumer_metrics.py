@@ -63,10 +63,14 @@ def stage_metrics(reply: pb.DescribeReply) -> Iterator[Metric]:
     yield here
 
 
-def consumer_metrics(reply: pb.DescribeReply) -> Iterator[Metric]:
-    """How each consumer fares that is served now: no more series than there are streams."""
+def consumer_metrics(reply: pb.DescribeReply, *, names: bool = True) -> Iterator[Metric]:
+    """How each consumer fares that is served now: no more series than there are streams.
+
+    Args:
+        names: whether jobs are named; each is a session else, as those without a name are.
+    """
     # One that reconnects has two streams for a while: the newest counts.
-    streams = {_labels(stream): stream for stream in reply.streams}
+    streams = {_labels(stream, names): stream for stream in reply.streams}
     reports = {labels: stream.report for labels, stream in streams.items() if stream.HasField("report")}
     yield from _families(streams, STREAM_COUNTERS, CounterMetricFamily)
     yield from _families(streams, STREAM_GAUGES, GaugeMetricFamily)
@@ -74,8 +78,8 @@ def consumer_metrics(reply: pb.DescribeReply) -> Iterator[Metric]:
     yield from _families(reports, REPORT_GAUGES, GaugeMetricFamily)
 
 
-def _labels(stream: pb.StreamInfo) -> tuple[str, str]:
-    return stream.job or f"session {stream.session[:8]}", str(stream.consumer_index)
+def _labels(stream: pb.StreamInfo, names: bool) -> tuple[str, str]:
+    return (stream.job if names else "") or f"session {stream.session[:8]}", str(stream.consumer_index)
 
 
 def _families(

@@ -9,12 +9,14 @@ import secrets
 import select
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,19 +26,25 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from feeder.decode import Decoder, Kind, open_decoder, pixel_digests
 from feeder.errors import BadRecord, ConfigError
-from feeder.records import Dataset
+from feeder.records import Dataset, SeekMode
 from feeder.records.claims import leave_all
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
+from feeder.wire.tls import server_context
+from feeder.worker.access import Access
 from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import open_caching, open_encoded_caching
+from feeder.worker.catalog import Catalog
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
-from feeder.worker.front import SPARE_CONNECTIONS, Front
+from feeder.worker.front import OTHERS_CONNECTIONS, SPARE_CONNECTIONS, Front
+from feeder.worker.gate import Gate
 from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
+from feeder.worker.refusals import Refusals
+from feeder.worker.reload import Reloader
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
 from feeder.worker.supervisor import Supervisor
@@ -66,14 +74,21 @@ STOP_MARGIN_S = 15.0
 EXIT_CUT = 1
 """Exit code where streams were cut, because drain_s passed or a second signal came."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_RELOAD = signal.SIGHUP.name
 
 
-def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
+def serve(
+    config: WorkerConfig,
+    on_ready: Callable[[Address], None],
+    again: Callable[[], WorkerConfig] | None = None,
+) -> int:
     """Runs a worker until SIGTERM or SIGINT; call it from the main thread. A second signal forces the end.
 
     Args:
         on_ready: is told the address, once, when the worker answers there.
+        again: reads the settings anew, when SIGHUP comes; None: they are those of the start.
 
     Returns:
         Exit code: 0 after a clean drain, 1 where streams had to be cut.
@@ -83,21 +98,26 @@ def serve(config: WorkerConfig, on_ready: Callable[[Address], None]) -> int:
         BadShard, StorageError: a shard or its index cannot be used.
     """
     with ExitStack() as stack:
-        with _ended_at_once():
+        with _ended_at_once() as hung_up:
             worker = _Worker(config, stack)
         supervisor = Supervisor()
         inbox = stack.enter_context(_Inbox(supervisor))
         on_ready(worker.address)
         supervisor.ready(f"serving at {worker.address}")
-        log.info("%s came", inbox.get())
+        if hung_up:
+            inbox.post(signal.SIGHUP)
+        while (came := inbox.get()) == _RELOAD:
+            worker.reload(again or (lambda: config))
+        log.info("%s came", came)
         supervisor.stopping(config.drain_s + STOP_MARGIN_S)
         return worker.drain(inbox)
 
 
 @contextmanager
-def _ended_at_once() -> Iterator[None]:
+def _ended_at_once() -> Iterator[list[int]]:
     """SIGTERM ends the process as usual, since an index in the making is not waited for; but others need not
-    wait for what it had claimed either."""
+    wait for what it had claimed either. Gives what SIGHUP adds to."""
+    hung_up: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         leave_all()
@@ -105,10 +125,16 @@ def _ended_at_once() -> Iterator[None]:
         signal.raise_signal(number)
 
     before = signal.signal(signal.SIGTERM, end)
+    before_hup = signal.signal(signal.SIGHUP, lambda number, frame: hung_up.append(number))
     try:
-        yield
+        yield hung_up
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, before_hup)
+
+
+def _tls(config: WorkerConfig, client_ca: Path | None) -> ssl.SSLContext | None:
+    return None if config.tls_cert is None else server_context(config.tls_cert, config.tls_key, client_ca)
 
 
 def _require_usable(dataset: Dataset) -> None:
@@ -189,8 +215,9 @@ class _Inbox:
         os.close(self._receive)
         os.close(self._send)
 
-    def post_idle(self) -> None:
-        os.write(self._send, bytes([self.IDLE]))
+    def post(self, number: int) -> None:
+        """As if a signal had come, or IDLE."""
+        os.write(self._send, bytes([number]))
 
     def get(self, timeout_s: float | None = None) -> str | None:
         """What came first; None after the timeout. Who supervises the process hears from it meanwhile."""
@@ -236,6 +263,9 @@ class _Worker:
 
     def __init__(self, config: WorkerConfig, stack: ExitStack) -> None:
         keep_freed_memory()
+        for name in ("grpc._common", "grpc._cython.cygrpc"):
+            # Their tracebacks are of bytes that strangers send, who could fill the log with them.
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         threads, reason = decode_threads(config.threads)
         # Few calls keep the decoder's own threads busy: while some are in Python, another is decoded. On a
         # busy machine, from a full cache, two threads had nothing to decode for 40 % of their time with two
@@ -251,40 +281,32 @@ class _Worker:
             maximum_concurrent_rpcs=config.max_streams + SPARE_CALLS,
         )
         # First of all, since it fails at once where indexing takes long.
-        self._front = Front(config.listen, self._server, FEED, config.max_streams + SPARE_CONNECTIONS)
+        access = Access(config.tokens)
+        refusals = Refusals()
+        most = config.max_streams + SPARE_CONNECTIONS
+        self._front = Front(
+            config.listen,
+            self._server,
+            FEED,
+            most,
+            per_host=most - OTHERS_CONNECTIONS,
+            tls=_tls(config, config.tls_client_ca),
+            refusals=refusals,
+        )
         self.address = self._front.address
         stack.callback(self._stop)
 
-        self._http = self._open_http(stack)
+        self._http = self._open_http(stack, access)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
-        datasets = {}
+        self._seek: SeekMode = config.seek if decoder.seeks else "off"
+        datasets: dict[str, Dataset] = {}
         for name, patterns in config.datasets.items():
-            datasets[name] = stack.enter_context(
-                Dataset.open(
-                    name,
-                    patterns,
-                    keys=config.keys,
-                    format_name=config.format_name,
-                    index_dir=config.index_dir,
-                    build=config.build_index,
-                    progress=sys.stderr.isatty(),
-                    seek=config.seek if decoder.seeks else "off",
-                )
-            )
-            _require_usable(datasets[name])
-            _warn_of_slow_shards(datasets[name])
-            log.info(
-                "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
-                name,
-                len(datasets[name]),
-                len(datasets[name].shards),
-                "s" * (len(datasets[name].shards) != 1),
-                datasets[name].bad,
-                datasets[name].nbytes / 1e6,
-                datasets[name].fingerprint[:12],
-            )
+            datasets[name] = self._open_dataset(name, patterns)
+            stack.callback(datasets[name].close)
+        catalog = Catalog(datasets)
+        stack.callback(catalog.close)
         pixels, digests = pixel_digests(decoder)
         log.info("decoding with %s on %d thread%s: %s", decoder.name, threads, "s" * (threads != 1), reason)
 
@@ -309,7 +331,7 @@ class _Worker:
         identity = Identity(worker_id, threads, pixels, digests)
         servicer = FeederServicer(
             identity,
-            datasets,
+            catalog,
             decoder,
             self._sessions,
             self._pipeline,
@@ -317,7 +339,9 @@ class _Worker:
             caching,
             arenas,
             encoded,
+            Gate(access, refusals, self._front.caller),
         )
+        self._reloader = Reloader(config, self._front, access, catalog, self._http, self._open_dataset)
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
         )
@@ -336,12 +360,24 @@ class _Worker:
             from feeder.worker.metrics import registry_of
             from feeder.worker.page import Pictures
 
-            pictures = Pictures(datasets, config.decoder)
+            pictures = Pictures(catalog, config.decoder)
             stack.callback(pictures.close)
-            self._http.serving(registry_of(servicer.describe_now), servicer.describe_now, pictures)
+            describe = servicer.describe_now
+            self._http.serving(
+                registry_of(describe, refusals),
+                registry_of(describe, refusals, names=False),
+                describe,
+                pictures,
+            )
+
+    def reload(self, again: Callable[[], WorkerConfig]) -> None:
+        """Reads the settings again, and takes what may change at run time; returns at once."""
+        self._reloader.begin(again)
 
     def drain(self, inbox: _Inbox) -> int:
         """Answers what is owed, until drain_s passed or another signal comes."""
+        self._reloader.close()
+        drain_s = self._reloader.config.drain_s
         self._sessions.drain()
         self._health.enter_graceful_shutdown()
         if self._http is not None:
@@ -349,13 +385,17 @@ class _Worker:
         self._pipeline.drain()
         live = self._sessions.live
         if live:
-            log.info("draining %s, for at most %g s", _streams(live), self._config.drain_s)
+            log.info("draining %s, for at most %g s", _streams(live), drain_s)
         else:
             log.info("no streams, ending")
-        deadline_s = time.monotonic() + self._config.drain_s
-        idle = threading.Thread(target=self._tell_idle, args=(inbox,), name="feeder-idle", daemon=True)
+        deadline_s = time.monotonic() + drain_s
+        idle = threading.Thread(
+            target=self._tell_idle, args=(inbox, drain_s), name="feeder-idle", daemon=True
+        )
         idle.start()
-        reason = inbox.get(max(0.0, deadline_s - time.monotonic())) or "the deadline passed"
+        while (came := inbox.get(max(0.0, deadline_s - time.monotonic()))) == _RELOAD:
+            pass  # too late
+        reason = came or "the deadline passed"
         cut = self._sessions.live
         if cut:
             log.warning("%s: cutting %s", reason, _streams(cut))
@@ -369,18 +409,49 @@ class _Worker:
         self._front.close(STOP_GRACE_S)
         stopped.wait()
 
-    def _tell_idle(self, inbox: _Inbox) -> None:
-        if self._sessions.wait_idle(self._config.drain_s):
-            inbox.post_idle()
+    def _tell_idle(self, inbox: _Inbox, drain_s: float) -> None:
+        if self._sessions.wait_idle(drain_s):
+            inbox.post(inbox.IDLE)
 
-    def _open_http(self, stack: ExitStack) -> HttpSide | None:
+    def _open_dataset(self, name: str, patterns: tuple[str, ...]) -> Dataset:
+        config = self._config
+        dataset = Dataset.open(
+            name,
+            patterns,
+            keys=config.keys,
+            format_name=config.format_name,
+            index_dir=config.index_dir,
+            build=config.build_index,
+            progress=sys.stderr.isatty(),
+            seek=self._seek,
+        )
+        try:
+            _require_usable(dataset)
+        except BaseException:
+            dataset.close()
+            raise
+        _warn_of_slow_shards(dataset)
+        log.info(
+            "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
+            name,
+            len(dataset),
+            len(dataset.shards),
+            "s" * (len(dataset.shards) != 1),
+            dataset.bad,
+            dataset.nbytes / 1e6,
+            dataset.fingerprint[:12],
+        )
+        return dataset
+
+    def _open_http(self, stack: ExitStack, access: Access) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""
         if self._config.http is None:
             return None
         from feeder.worker.http import HttpSide
 
-        http = stack.enter_context(HttpSide(self._config.http))
-        log.info("status page, metrics and health at http://%s", http.address)
+        http = stack.enter_context(HttpSide(self._config.http, _tls(self._config, None), access.sees_all))
+        scheme = "http" if self._config.tls_cert is None else "https"
+        log.info("status page, metrics and health at %s://%s", scheme, http.address)
         return http
 
     def _open_spans(self, stack: ExitStack, worker_id: str) -> StageSpans:

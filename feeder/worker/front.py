@@ -1,23 +1,25 @@
 """The door of a worker: accepts connections, serves those that are for one Feed, hands the others to gRPC.
 
-accept -> opening -> one Feed:       a thread and a ServedCall
-                  -> anything else:  bytes to and from the gRPC server, which listens behind it
+accept -> TLS -> opening -> one Feed:       a thread and a ServedCall
+                         -> anything else:  bytes to and from the gRPC server, which listens behind it
 
 The gRPC server has all methods, Feed too: a client that knows nothing of this may do on a connection what it
-likes.
+likes. TLS ends here, if it is spoken at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
+import secrets
 import socket
+import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Sequence
 
 import grpc
 from h2.events import Event
@@ -26,15 +28,24 @@ from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
 from feeder.wire.opening import Opening, WithoutFirstAck, refusal
-from feeder.wire.serve import LINGER_S, Handler, ServedCall
+from feeder.wire.serve import LINGER_S, TICK_S, Handler, ServedCall
+from feeder.wire.tls import TlsSocket, shut
+from feeder.worker.access import Caller
 from feeder.worker.listen import bind, release
+from feeder.worker.refusals import Reason, Refusals
+from feeder.worker.relay import move, readable, receive, send, shake
 
-__all__ = ["OPENING_S", "SPARE_CONNECTIONS", "Front"]
+__all__ = ["OPENING_S", "OTHERS_CONNECTIONS", "SPARE_CONNECTIONS", "Front"]
 
 log = logging.getLogger(__name__)
 
 OPENING_S = 10.0
 """A connection that asks for nothing in so long goes to the gRPC server; one that is no HTTP/2 ends."""
+
+HELLO_S = 3.0
+"""One whose first byte has not come by then ends."""
+
+HANDSHAKE_S = 5.0
 
 SPARE_CONNECTIONS = 256
 """Connections beyond one a stream: for Describe, health, reflection, and streams that are refused."""
@@ -44,8 +55,11 @@ REFUSALS = 16
 
 REFUSAL_S = 1.0
 
-LOG_REFUSED_S = 10.0
-"""Between two lines of the log on connections that were too many."""
+OTHERS_CONNECTIONS = 128
+"""Of the spare ones, those that one host alone does not get."""
+
+LOG_ACCEPT_S = 10.0
+"""Between two lines of the log on connections that cannot be accepted."""
 
 CUT_S = 5.0
 """For the threads of calls that were cut."""
@@ -56,7 +70,8 @@ STALL_S = (KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS) / 1000
 """A peer that takes not one piece for so long is gone."""
 
 _OPENING_PIECE_BYTES = 16 << 10
-_PIECE_BYTES = 256 << 10
+_TLS_RECORD = b"\x16\x03"
+_PREFACE = b"PRI"
 
 
 class Front:
@@ -67,6 +82,9 @@ class Front:
         server: not started yet; it listens for nobody else.
         path: of the method that is served here, "/package.Service/Method".
         most: connections at a time.
+        per_host: of them, those of one host that are for no stream yet, or for several; None: all.
+        tls: what connections over TCP begin with; None: nothing.
+        refusals: is told of those that are sent away.
 
     Attributes:
         address: with the port that was given.
@@ -75,9 +93,22 @@ class Front:
         ConfigError: the address is in use, not ours, or not allowed.
     """
 
-    def __init__(self, address: Address, server: grpc.Server, path: str, most: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        server: grpc.Server,
+        path: str,
+        most: int,
+        *,
+        per_host: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
         self._path = path
         self._most = most
+        self._per_host = most if per_host is None else per_host
+        self._tls = tls
+        self._refusals = refusals or Refusals()
         self._listeners, self.address = bind(address)
         try:
             self._behind = _Behind(server)
@@ -95,7 +126,8 @@ class Front:
         self._closing: asyncio.Event
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusing: set[asyncio.Task[None]] = set()
-        self._refused, self._log_refused_s = 0, 0.0
+        self._hosts: Counter[str] = Counter()  # connections of each that are for no stream, or not yet
+        self._callers: dict[str, Caller] = {}  # by the name that their calls' context has
 
     def start(self, handler: Handler) -> None:
         """Takes connections from now on; the gRPC server was started.
@@ -110,6 +142,14 @@ class Front:
         thread = threading.Thread(target=self._run_loop, args=(runner,), name="feeder-front", daemon=True)
         thread.start()
         self._thread = thread
+
+    def change_tls(self, tls: ssl.SSLContext | None) -> None:
+        """Connections from now on begin with this."""
+        self._tls = tls
+
+    def caller(self, peer: str) -> Caller:
+        """Whose call it is, by the name that its context has."""
+        return self._callers.get(peer) or Caller(peer)
 
     def cut(self) -> None:
         """Ends all calls that are served here, at once."""
@@ -157,78 +197,119 @@ class Front:
             await asyncio.wait(self._tasks, timeout=self._grace_s)  # those that are left, the runner cancels
 
     async def _accept(self, listener: socket.socket) -> None:
+        silent_until_s = 0.0
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(listener)
             except OSError as error:
-                log.warning("cannot accept a connection: %s", error.strerror or error)
+                if time.monotonic() >= silent_until_s:
+                    log.warning("cannot accept connections: %s", error.strerror or error)
+                    silent_until_s = time.monotonic() + LOG_ACCEPT_S
                 await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
                 continue
             connection.setblocking(False)
-            if self._places.acquire(blocking=False):
-                self._spawn(self._tasks, self._welcome(connection))
-            elif len(self._refusing) < REFUSALS:
-                self._spawn(self._refusing, self._refuse(connection))
-            else:
+            try:
+                name, host = _name(connection), _host(connection)
+            except OSError:  # it is gone already
                 connection.close()
+                continue
+            if self._hosts[host] >= self._per_host > 0:
+                self._turn_away(connection, name, "this worker takes no more connections of one host")
+            elif self._places.acquire(blocking=False):
+                self._hosts[host] += 1
+                self._spawn(self._tasks, self._welcome(connection, name, host))
+            else:
+                reason = f"this worker takes at most {self._most} connections at a time"
+                self._turn_away(connection, name, reason)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _refuse(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):  # TimeoutError is one
+    def _turn_away(self, connection: socket.socket, name: str, reason: str) -> None:
+        self._refusals.note("busy", name, reason)
+        if len(self._refusing) < REFUSALS:
+            self._spawn(self._refusing, self._refuse(connection, reason))
+        else:
+            connection.close()
+
+    async def _refuse(self, connection: socket.socket, reason: str) -> None:
+        try:
             async with asyncio.timeout(REFUSAL_S):
-                reason = f"this worker takes at most {self._most} connections at a time"
-                self._log_refused(connection, reason)
-                await self._loop.sock_sendall(connection, refusal(reason))
-                connection.shutdown(socket.SHUT_WR)
-                while await self._loop.sock_recv(connection, _OPENING_PIECE_BYTES):
-                    pass  # what is closed unread takes along what was sent
+                if self._tls is not None and connection.family != socket.AF_UNIX:
+                    connection = await shake(connection, self._tls)
+                await self._tell(connection, reason)
+        except OSError:  # TimeoutError is one
+            pass
+        finally:
+            connection.close()
 
-    def _log_refused(self, connection: socket.socket, reason: str) -> None:
-        """Not each: gRPC's clients come again at once."""
-        self._refused += 1
-        if time.monotonic() >= self._log_refused_s:
-            log.info(
-                "%s: refused, %s (%d since the last such line)", _name(connection), reason, self._refused
-            )
-            self._refused, self._log_refused_s = 0, time.monotonic() + LOG_REFUSED_S
+    async def _tell(self, connection: socket.socket, reason: str) -> None:
+        await send(connection, refusal(reason))
+        shut(connection, socket.SHUT_WR)
+        while await receive(connection, _OPENING_PIECE_BYTES):
+            pass  # what is closed unread takes along what was sent
 
-    async def _welcome(self, connection: socket.socket) -> None:
+    async def _welcome(self, connection: socket.socket, name: str, host: str) -> None:
         kept = False
+        caller = Caller(name)
         try:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    secure = await self._shake(connection, name, self._tls)
+                    if secure is None:
+                        return
+                    connection = secure
+                    caller = Caller(name, _common_name(secure))
             opening = Opening(self._path)
             events = await self._hear(connection, opening)
             if opening.headers is not None:
-                kept = self._begin(connection, opening, events)
+                kept = self._begin(connection, opening, events, caller)
+            elif opening.received.startswith(_TLS_RECORD):
+                self._refusals.note("tls", name, "it speaks TLS, and this worker was not told to: --tls-cert")
             else:
-                await self._hand_over(connection, bytes(opening.received))
+                await self._hand_over(connection, bytes(opening.received), caller)
+        except TimeoutError:
+            self._refusals.note("timeout", name, "it asked for nothing in time")
         except OSError as error:
             log.debug("a connection ended: %s", error)
         except Exception:
             log.exception("a connection is given up")
         finally:
+            self._hosts[host] -= 1
+            if not self._hosts[host]:
+                del self._hosts[host]
             if not kept:
                 connection.close()
                 self._places.release()
+
+    async def _shake(self, connection: socket.socket, name: str, tls: ssl.SSLContext) -> ssl.SSLSocket | None:
+        """The connection after its handshake; None where that failed."""
+        async with asyncio.timeout(HANDSHAKE_S):
+            async with asyncio.timeout(HELLO_S):
+                await readable(connection)
+            if connection.recv(len(_PREFACE), socket.MSG_PEEK).startswith(_PREFACE):
+                self._refusals.note("no_tls", name, "it speaks no TLS")
+                await self._tell(connection, "this worker speaks TLS: --tls-ca, Credentials(tls_ca=...)")
+                return None
+            try:
+                return await shake(connection, tls)
+            except ssl.SSLError as error:
+                reason, text = _why(error)
+                self._refusals.note(reason, name, text)
+                return None
 
     async def _hear(self, connection: socket.socket, opening: Opening) -> list[Event]:
         """Reads until the opening is decided, or has taken its time; then only HTTP/2 may go on."""
         events: list[Event] = []
         try:
             async with asyncio.timeout(OPENING_S):
-                await self._loop.sock_sendall(connection, opening.greeting)
+                await send(connection, opening.greeting)
                 while not opening.decided:
-                    # Not sock_recv: ended by the deadline, it may have bytes already, which would be lost.
-                    await self._readable(connection)
-                    try:
-                        data = connection.recv(_OPENING_PIECE_BYTES)
-                    except BlockingIOError:
-                        continue
+                    async with asyncio.timeout(None if opening.received else HELLO_S):
+                        data = await receive(connection, _OPENING_PIECE_BYTES)
                     if not data:
                         raise ConnectionAbortedError("it ended before it asked for anything")
                     events = opening.feed(data)
@@ -237,49 +318,53 @@ class Front:
                 raise
         return events
 
-    async def _readable(self, connection: socket.socket) -> None:
-        ready = asyncio.Event()
-        self._loop.add_reader(connection, ready.set)
-        try:
-            await ready.wait()
-        finally:
-            self._loop.remove_reader(connection)
-
-    def _begin(self, connection: socket.socket, opening: Opening, events: Sequence[Event]) -> bool:
+    def _begin(
+        self, connection: socket.socket, opening: Opening, events: Sequence[Event], caller: Caller
+    ) -> bool:
         """Gives the connection to a call, and the call to a thread."""
-        peer = _name(connection)
         fit_buffers(connection)
-        connection.setblocking(True)
-        call = ServedCall(connection, opening, events, peer)
-        thread = threading.Thread(target=self._run, args=(call,), name="feeder-feed", daemon=True)
+        if isinstance(connection, ssl.SSLSocket):
+            call = ServedCall(TlsSocket(connection, TICK_S), opening, events, caller.name)
+        else:
+            connection.setblocking(True)
+            call = ServedCall(connection, opening, events, caller.name)
+        thread = threading.Thread(target=self._run, args=(call, caller), name="feeder-feed", daemon=True)
         with self._lock:
             self._calls[call] = thread
+            if caller.certificate is not None:
+                self._callers[caller.name] = caller
         try:
             thread.start()
         except BaseException:
-            with self._lock:
-                del self._calls[call]
+            self._forget(call, caller)
             raise
         return True
 
-    def _run(self, call: ServedCall) -> None:
+    def _run(self, call: ServedCall, caller: Caller) -> None:
         try:
             call.run(self._handler)
         finally:
-            with self._lock:
-                del self._calls[call]
+            self._forget(call, caller)
             call.close()
             self._places.release()
 
-    async def _hand_over(self, connection: socket.socket, received: bytes) -> None:
+    def _forget(self, call: ServedCall, caller: Caller) -> None:
+        with self._lock:
+            del self._calls[call]
+            self._callers.pop(caller.name, None)
+
+    async def _hand_over(self, connection: socket.socket, received: bytes, caller: Caller) -> None:
         """Moves bytes between a client and the gRPC server until one ends its side, and a little longer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as behind:
+            name = f"feeder-{secrets.token_hex(8)}"  # by which gRPC's calls tell whose they are
+            behind.bind(f"\0{name}")
             await self._loop.sock_connect(behind, self._behind.path)
+            self._callers[f"unix-abstract:{name}"] = caller
             without_ack = WithoutFirstAck()
             await self._loop.sock_sendall(behind, without_ack(received))
             ways = [
-                self._loop.create_task(self._move(connection, behind, without_ack)),
-                self._loop.create_task(self._move(behind, connection, bytes)),
+                self._loop.create_task(move(connection, behind, without_ack, STALL_S)),
+                self._loop.create_task(move(behind, connection, bytes, STALL_S)),
             ]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -288,14 +373,7 @@ class Front:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-
-    async def _move(
-        self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]
-    ) -> None:
-        while data := await self._loop.sock_recv(source, _PIECE_BYTES):
-            async with asyncio.timeout(STALL_S):
-                await self._loop.sock_sendall(target, change(data))
-        target.shutdown(socket.SHUT_WR)
+                self._callers.pop(f"unix-abstract:{name}", None)
 
 
 class _Behind:
@@ -339,6 +417,31 @@ def _name(connection: socket.socket) -> str:
         return "unix:"
     host, port, *_ = connection.getpeername()
     return f"ipv6:[{host}]:{port}" if connection.family == socket.AF_INET6 else f"ipv4:{host}:{port}"
+
+
+def _host(connection: socket.socket) -> str:
+    return "" if connection.family == socket.AF_UNIX else str(connection.getpeername()[0])
+
+
+def _common_name(connection: ssl.SSLSocket) -> str | None:
+    """Of the certificate that the client showed; it was checked, or none was asked for."""
+    subject: Sequence[Sequence[tuple[str, str]]] = (connection.getpeercert() or {}).get("subject", ())  # type: ignore[assignment]
+    return next((value for part in subject for key, value in part if key == "commonName"), None)
+
+
+def _why(error: ssl.SSLError) -> tuple[Reason, str]:
+    """What a handshake failed of, for the counter and for the log."""
+    reason = error.reason or "no reason given"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind: Reason = "expired" if error.verify_code in (9, 10) else "unknown_ca"
+        return kind, f"its certificate: {error.verify_message}"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "no_certificate", "it showed no certificate: --tls-client-ca wants one"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "CA" in reason):
+        return "distrusted", f"it does not trust the certificate of this worker ({reason})"
+    if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
+        return "no_tls", "it speaks no TLS"
+    return "protocol", f"the handshake failed: {reason}"
 
 
 def _join(threads: Sequence[threading.Thread], deadline_s: float) -> None:

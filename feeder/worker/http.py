@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Literal, Self, TypeAlias, cast
 
 import uvloop
@@ -51,6 +53,7 @@ class HttpSide:
 
     Args:
         address: host and port; port 0 lets the system choose.
+        tls: what connections begin with; None: nothing.
         sees: says by a request's Authorization header who may see names and pictures; by default everyone.
 
     Attributes:
@@ -60,10 +63,13 @@ class HttpSide:
         ConfigError: the address is in use, or not ours.
     """
 
-    def __init__(self, address: Address, sees: Sees = lambda _: True) -> None:
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None = None, sees: Sees = lambda _: True
+    ) -> None:
+        self._tls = tls
         self._stage: Stage = "starting"
         self._page = Page(sees)
-        self._registry: CollectorRegistry | None = None
+        self._registries: tuple[CollectorRegistry, CollectorRegistry] | None = None
         self._loop = uvloop.new_event_loop()
         self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
@@ -91,6 +97,7 @@ class HttpSide:
     def serving(
         self,
         registry: CollectorRegistry,
+        nameless: CollectorRegistry,
         describe: Callable[[], pb.DescribeReply],
         pictures: Pictures | None = None,
     ) -> None:
@@ -98,16 +105,22 @@ class HttpSide:
 
         Args:
             registry: gives its metrics.
+            nameless: the same for those who may not see names.
             describe: what it says of itself; called on this side's thread.
             pictures: makes those of the page, which has none without.
         """
-        self._registry = registry
+        self._registries = nameless, registry
 
         async def show() -> None:
             self._page.serving(describe, pictures)
 
         asyncio.run_coroutine_threadsafe(show(), self._loop).result(CLOSE_TIMEOUT_S)
         self._stage = "serving"
+
+    def change_tls(self, certificate: Path, key: Path | None) -> None:
+        """Connections from now on are shown this certificate, if any is shown. It can be used."""
+        if self._tls is not None:
+            self._tls.load_cert_chain(certificate, key)
 
     def draining(self) -> None:
         """The worker takes no more streams."""
@@ -126,7 +139,7 @@ class HttpSide:
     async def _listen(self, address: Address) -> Address:
         await self._runner.setup()
         try:
-            listener = await self._loop.create_server(self._accept, address.host, address.port)
+            listener = await self._loop.create_server(self._accept, address.host, address.port, ssl=self._tls)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from None
         self._listener = cast(asyncio.Server, listener)
@@ -159,9 +172,9 @@ class HttpSide:
         return answer
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        if self._registry is None:
+        if self._registries is None:
             return web.Response(status=503, text="starting\n")
-        body = generate_latest(self._registry)
+        body = generate_latest(self._registries[self._page.may_see(request)])
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from feeder.demand import BUSY_TARGET, Demand
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.consumer_metrics import consumer_metrics, stage_metrics
+from feeder.worker.refusals import Refusals
 
 __all__ = ["registry_of"]
 
@@ -57,20 +58,40 @@ CACHES = {"cache": ("", "planes"), "encoded_cache": ("encoded_", "encoded record
 """Field of DescribeReply -> what its names begin with, and what it holds."""
 
 
-def registry_of(describe: Callable[[], pb.DescribeReply]) -> CollectorRegistry:
+def registry_of(
+    describe: Callable[[], pb.DescribeReply], refusals: Refusals | None = None, *, names: bool = True
+) -> CollectorRegistry:
     """A registry of one worker's metrics.
 
     Args:
         describe: what the worker says of itself now; called for each scrape, on the scraper's thread.
+        refusals: what it sent away, if that is counted.
+        names: whether jobs are named.
     """
     registry = CollectorRegistry()
-    registry.register(_Described(describe))
+    if refusals is not None:
+        registry.register(_Refused(refusals))
+    registry.register(_Described(describe, names))
     return registry
 
 
+class _Refused(Collector):
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "feeder_refused", "Connections and calls that were refused, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(self._refusals.counts().items()):
+            family.add_metric([reason], count)
+        yield family
+
+
 class _Described(Collector):
-    def __init__(self, describe: Callable[[], pb.DescribeReply]) -> None:
+    def __init__(self, describe: Callable[[], pb.DescribeReply], names: bool) -> None:
         self._describe = describe
+        self._names = names
         self._demand = Demand()
 
     def describe(self) -> list[Metric]:
@@ -99,7 +120,7 @@ class _Described(Collector):
         )
         yield from _counters(reply.counters, COUNTERS)
         yield from stage_metrics(reply)
-        yield from consumer_metrics(reply)
+        yield from consumer_metrics(reply, names=self._names)
         for cache, (prefix, what) in CACHES.items():
             if reply.HasField(cache):
                 yield from _cache(getattr(reply, cache), prefix, what)

@@ -25,6 +25,7 @@ from feeder.spec import StreamSpec
 from feeder.wire.codec import encode_reply
 from feeder.wire.messages import ChunkRequest, ClientReport, Draining
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.access import Pace
 from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, failed, images_of
 from feeder.worker.arenas import Arena
 from feeder.worker.quarantine import Quarantine
@@ -230,8 +231,11 @@ class Pipeline:
             if opened is not None:
                 opened.served.report, opened.served.reported_s = report, time.monotonic()
 
-    def answers(self, stream: Stream) -> Iterator[bytes]:
+    def answers(self, stream: Stream, pace: Pace | None = None) -> Iterator[bytes]:
         """The FeedReplies of an open stream, until it ends; each counts as sent when the next is asked for.
+
+        Args:
+            pace: what the stream may be sent of; chunks wait for it.
 
         Raises:
             FeederError: what the stream failed with.
@@ -240,6 +244,8 @@ class Pipeline:
             if answer.job is None:
                 yield answer.data
                 continue
+            if pace is not None and (delay_s := pace.delay_s(answer.images)):
+                stream.pause(delay_s)
             with self._lock:
                 self._scheduler.answered(answer.job)
                 if answer.images:

@@ -15,15 +15,17 @@ import feeder
 from feeder.batch import ChunkMaker
 from feeder.decode import Decoder
 from feeder.errors import Closed, FeederError, ProtocolError, WorkersDisagree
-from feeder.records import Dataset
 from feeder.wire import PROTOCOL, SERVICE
 from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
 from feeder.wire.messages import ClientReport, Open, Opened
 from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.access import Grant
 from feeder.worker.arenas import Arenas
 from feeder.worker.caching import Caching, EncodedCaching
+from feeder.worker.catalog import Catalog
+from feeder.worker.gate import Gate
 from feeder.worker.packing import CODECS
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
@@ -55,7 +57,7 @@ class FeederServicer:
     def __init__(
         self,
         identity: Identity,
-        datasets: Mapping[str, Dataset],
+        datasets: Catalog,
         decoder: Decoder,
         sessions: SessionRegistry,
         pipeline: Pipeline,
@@ -63,6 +65,7 @@ class FeederServicer:
         caching: Caching | None,
         arenas: Arenas | None,
         encoded: EncodedCaching | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._identity = identity
         self._datasets = datasets
@@ -73,6 +76,7 @@ class FeederServicer:
         self._caching = caching
         self._arenas = arenas
         self._encoded = encoded
+        self._gate = gate or Gate()
         self._started_s = time.monotonic()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -90,13 +94,27 @@ class FeederServicer:
         )
 
     def describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeReply:
-        """`describe_now`, as a call."""
-        return self.describe_now()
+        """`describe_now`, as a call, with what the caller may know of."""
+        try:
+            grant = self._gate.admit(context)
+        except Refusal as error:
+            _abort(context, error)
+        reply = self.describe_now()
+        datasets = [info for info in reply.datasets if grant.may_read(info.name)]
+        quarantine = [bad for bad in reply.quarantine if grant.may_read(bad.dataset)]
+        streams = [
+            one for one in reply.streams if grant.may_read(one.spec.dataset) and grant.may_run(one.job)
+        ]
+        del reply.datasets[:], reply.quarantine[:], reply.streams[:]
+        reply.datasets.extend(datasets)
+        reply.quarantine.extend(quarantine)
+        reply.streams.extend(streams)
+        return reply
 
     def describe_now(self) -> pb.DescribeReply:
         """What the worker is, what it serves, and what it did since its start."""
         counters = self._pipeline.counters()
-        datasets = self._datasets
+        datasets = self._datasets.current
         seek = [dataset.seek.counters for dataset in datasets.values() if dataset.seek is not None]
         return pb.DescribeReply(
             version=feeder.__version__,
@@ -152,9 +170,10 @@ class FeederServicer:
     def feed(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]:
         """One consumer's stream; the context is gRPC's, or a ServedCall."""
         try:
+            grant = self._gate.admit(context)
             ticket = self._sessions.enter()
         except Refusal as error:
-            log.info("%s: %s", context.peer(), error, extra={"peer": context.peer()})
+            self._gate.refused(context, error)
             _abort(context, error)
         stream = Stream(ticket.number)
         end = self._ending(stream, ticket)
@@ -164,26 +183,37 @@ class FeederServicer:
                 return
             threading.Thread(
                 target=self._receive,
-                args=(requests, stream, ticket, context),
+                args=(requests, stream, ticket, context, grant),
                 name=f"feeder-receive-{ticket.number}",
                 daemon=True,
             ).start()
             arena = stream.wait_opened(OPEN_DEADLINE_S)
             most = self._pipeline.max_outstanding
             yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), reports=True))
-            yield from self._pipeline.answers(stream)
+            yield from self._pipeline.answers(stream, grant.pace)
         except Closed:
             return  # the client is gone, there is nobody to tell
         except FeederError as error:
-            log.info("stream %d: %s", ticket.number, error, extra=stream.names)
+            if ticket.opening is None:  # strangers can have as many of these as they like
+                self._gate.refused(context, error)
+            else:
+                log.info("stream %d: %s", ticket.number, error, extra=stream.names)
             _abort(context, error)
         finally:
             end()
 
-    def _open(self, opening: Open, stream: Stream, ticket: Ticket, peer: str) -> None:
+    def _open(
+        self, opening: Open, stream: Stream, ticket: Ticket, context: CallContext, grant: Grant
+    ) -> None:
+        peer = self._gate.name(context)
         stream.names |= {"session": opening.session, "job": opening.job, "peer": peer}
-        maker = self._maker(opening)
-        self._sessions.claim(ticket, opening, peer)
+        self._gate.check(grant, context, opening.spec.dataset, opening.job)
+        try:
+            maker = self._maker(opening, ticket, grant)
+            self._sessions.claim(ticket, opening, peer)
+        except BaseException:
+            self._datasets.give_back(ticket.number)  # the call may be over already
+            raise
         arena = self._arenas.claim(opening.arena) if self._arenas is not None and opening.arena else None
         slots = maker.order.consumer_slots(opening.consumer_index, opening.consumer_count)
         self._pipeline.open(stream, maker, job_of(opening), slots, arena)
@@ -191,7 +221,7 @@ class FeederServicer:
         log.info(
             "stream %d opened: %s, %s, job %r, session %r, consumer %d of %d, batch %d, %s, %d px%s",
             ticket.number,
-            peer,
+            peer + (f", token {grant.name}" if grant.name else ""),
             spec.dataset,
             opening.job,
             opening.session,
@@ -207,15 +237,16 @@ class FeederServicer:
         if self._sessions.draining:
             self._pipeline.drain()  # it came in just before, and would not hear of it
 
-    def _maker(self, opening: Open) -> ChunkMaker:
+    def _maker(self, opening: Open, ticket: Ticket, grant: Grant) -> ChunkMaker:
         if opening.protocol != PROTOCOL:
             raise ProtocolError(f"the client speaks protocol {opening.protocol}, this worker {PROTOCOL}")
         name = opening.spec.dataset
-        dataset = self._datasets.get(name)
+        dataset = self._datasets.lend(ticket.number, name)
         if dataset is None:
             raise Refusal(
                 grpc.StatusCode.NOT_FOUND,
-                f"no data set {name!r} here; this worker serves {', '.join(map(repr, self._datasets))}",
+                f"no data set {name!r} here; this worker serves "
+                f"{', '.join(repr(other) for other in self._datasets.current if grant.may_read(other))}",
             )
         if opening.fingerprint != dataset.fingerprint:
             raise WorkersDisagree(
@@ -238,7 +269,12 @@ class FeederServicer:
         return maker
 
     def _receive(
-        self, requests: Iterator[bytes], stream: Stream, ticket: Ticket, context: CallContext
+        self,
+        requests: Iterator[bytes],
+        stream: Stream,
+        ticket: Ticket,
+        context: CallContext,
+        grant: Grant,
     ) -> None:
         opened = False
         try:
@@ -247,7 +283,7 @@ class FeederServicer:
                 if isinstance(request, Open) == opened:
                     raise ProtocolError("Open must be the first message of a stream, and come once")
                 if isinstance(request, Open):
-                    self._open(request, stream, ticket, context.peer())
+                    self._open(request, stream, ticket, context, grant)
                     opened = True
                 elif isinstance(request, ClientReport):
                     self._pipeline.report(stream, request)
@@ -275,8 +311,10 @@ class FeederServicer:
             stream.close()
             self._pipeline.close_stream(stream)
             self._sessions.leave(ticket)
-            open_s = time.monotonic() - started_s
-            log.info("stream %d closed after %.1f s", ticket.number, open_s, extra=stream.names)
+            self._datasets.give_back(ticket.number)
+            if ticket.opening is not None:
+                open_s = time.monotonic() - started_s
+                log.info("stream %d closed after %.1f s", ticket.number, open_s, extra=stream.names)
 
         return end
 

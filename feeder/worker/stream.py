@@ -83,6 +83,11 @@ class Stream:
                 raise ProtocolError(f"the first message must be Open: {what}")
             return self._arena
 
+    def pause(self, delay_s: float) -> None:
+        """Waits for so long, or until nobody waits for answers any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._error, delay_s)
+
     def put(self, answer: Answer) -> None:
         """An answer is ready to be sent."""
         with self._changed:

@@ -341,7 +341,7 @@ def test_preview_asks_workers(monkeypatch: pytest.MonkeyPatch, capsys: Out, tmp_
         def __iter__(self) -> Iterator[Any]:
             return iter([batch])
 
-    monkeypatch.setattr(feeder, "connect", lambda target: Client(), raising=False)
+    monkeypatch.setattr(feeder, "connect", lambda target, credentials: Client(), raising=False)
     sheet = tmp_path / "sheet.png"
     command = ["preview", "--connect", "a:1", "-o", str(sheet), "--images", "4"]
     assert main([*command, "--dataset", "other"]) == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import ipaddress
 import os
 import select
 import signal
@@ -15,6 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import feeder
 from feeder.cli.status import describe
@@ -136,6 +142,27 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     yield from _starter(tmp_path)
 
 
+@pytest.fixture
+def start_config_worker(tmp_path: Path) -> Iterator[Callable[[Path], Worker]]:
+    """Starts a worker that is told all but its port by a file."""
+    started: list[Worker] = []
+
+    def start(config: Path) -> Worker:
+        arguments = ["--config", str(config), "--listen", "127.0.0.1:0", "--threads", "1"]
+        started.append(Worker(tmp_path / "worker.log", arguments))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+@pytest.fixture(scope="module")
+def start_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """The same for workers that the tests of a module share."""
+    yield from _starter(tmp_path_factory.mktemp("workers"))
+
+
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of three shards with 120 records; the label of each is its number."""
@@ -197,3 +224,85 @@ def run_client(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         )
 
     return run
+
+
+class Authority:
+    """Makes certificates, of its own or of nobody's."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.file = folder / f"{name}.pem"
+        made = self._certificate(self._name, self._key, -1, 10)
+        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    def issue(self, name: str, *names: str, days: tuple[float, float] = (-1, 10), file: str = "") -> Path:
+        """A file with a certificate of common name `name`, for hosts or addresses `names`, and its key; valid
+        between two days, counted from now."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._certificate(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), key, *days)
+        if names:
+            made = made.add_extension(x509.SubjectAlternativeName([_general(one) for one in names]), False)
+        path = self._folder / f"{file or name}.pem"
+        text = made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        path.write_bytes(text + secret)
+        return path
+
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, begins: float, ends: float
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + datetime.timedelta(days=begins))
+            .not_valid_after(now + datetime.timedelta(days=ends))
+        )
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that this test run trusts."""
+    return Authority(tmp_path_factory.mktemp("authority"), "authority")
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that nobody trusts."""
+    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
+
+
+@pytest.fixture(scope="session")
+def local_certificate(authority: Authority) -> Path:
+    """For 127.0.0.1 and localhost, with its key."""
+    return authority.issue("worker", "127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="session")
+def secure(
+    shards: Path, authority: Authority, local_certificate: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker that speaks TLS alone, wants certificates of clients, and has an HTTP port."""
+    starter = _starter(tmp_path_factory.mktemp("secure"))
+    flags = ["--tls-cert", str(local_certificate), "--tls-client-ca", str(authority.file)]
+    yield next(starter)(shards, *flags, "--http", "127.0.0.1:0")
+    next(starter, None)
+
+
+@pytest.fixture(scope="session")
+def trusted(authority: Authority) -> feeder.Credentials:
+    """What the worker of `secure` takes."""
+    return feeder.Credentials(tls_ca=authority.file, tls_cert=authority.issue("trainer"))

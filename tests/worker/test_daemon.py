@@ -113,7 +113,7 @@ def test_libraries_start_no_threads_of_their_own() -> None:
     ],
 )
 def test_what_cannot_work_is_one_line(shards: Path, dataset: str, listen: str, message: str) -> None:
-    line = failed_start("--dataset", f"train={shards / dataset}", "--listen", listen)
+    line = failed_start("--dataset", f"train={shards / dataset}", "--listen", listen, "--insecure")
     assert line.startswith("feeder: error: ")
     assert message in line
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import signal
@@ -332,10 +334,10 @@ def front() -> Iterator[Callable[..., Front]]:
     """Makes fronts with a gRPC server behind, which are closed after the test."""
     ends: list[Callable[[], None]] = []
 
-    def make(address: Address = ANY_PORT, most: int = 8) -> Front:
+    def make(address: Address = ANY_PORT, most: int = 8, per_host: int | None = None) -> Front:
         pool = futures.ThreadPoolExecutor(2, thread_name_prefix="test-grpc")
         server = grpc.server(pool, options=SERVER_OPTIONS)
-        made = Front(address, server, FEED, most)
+        made = Front(address, server, FEED, most, per_host=per_host)
         server.start()
         made.start(_stream)
         ends.extend((pool.shutdown, lambda: made.close(0.1), lambda: server.stop(0).wait()))
@@ -370,6 +372,52 @@ def test_one_connection_too_many_is_told_why(front: Callable[..., Front]) -> Non
                 return False
 
     until(served)
+
+
+def test_one_host_does_not_get_all_places(front: Callable[..., Front]) -> None:
+    """Of those that ask for nothing; streams are another matter, and other hosts, too."""
+    made = front(most=8, per_host=3)
+    place = (made.address.host, made.address.port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            idle = stack.enter_context(socket.create_connection(place, DEADLINE_S))
+            assert idle.recv(9)  # it has its place
+        with (
+            Call(made.address, FEED, user_agent="test") as call,
+            pytest.raises(CallFailed, match="no more connections of one host"),
+        ):
+            call.receive()
+        other = stack.enter_context(
+            socket.create_connection(place, DEADLINE_S, source_address=("127.0.0.2", 0))
+        )
+        assert other.recv(9)[3] == SettingsFrame.type
+    until(lambda: _serves(made))
+
+
+def _serves(front: Front) -> bool:
+    with Call(front.address, FEED, user_agent="test") as call:
+        try:
+            return call.receive() == 5
+        except CallFailed:
+            return False
+
+
+def test_no_descriptors_left_is_one_line(
+    front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(front_module, "RETRY_S", 0.001)
+    tries = []
+
+    async def refuse(*_: object) -> None:
+        tries.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    made = front()
+    monkeypatch.setattr(made._loop, "sock_accept", refuse)
+    with contextlib.suppress(OSError):
+        Call(made.address, FEED, user_agent="test").close()  # ends the accept that waits
+    until(lambda: len(tries) > 20)
+    assert len([line for line in caplog.messages if "Too many open files" in line]) == 1
 
 
 def test_what_is_no_http2_ends_at_the_deadline(

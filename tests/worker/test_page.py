@@ -88,7 +88,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 def side(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSide]:
     """Serves the page of `described`, in quick samples; only the token "all" may see names and pictures."""
     monkeypatch.setattr(page_feed, "PERIOD_S", 0.05)
-    with HttpSide(ANY_PORT, lambda authorization: authorization == "Bearer all") as side:
+    with HttpSide(ANY_PORT, sees=lambda authorization: authorization == "Bearer all") as side:
         side.serving(CollectorRegistry(), described)
         yield side
 

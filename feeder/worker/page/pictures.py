@@ -9,7 +9,6 @@ import base64
 import io
 import os
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,11 +20,13 @@ from PIL import Image
 
 from feeder.batch import BadChunk, ChunkMaker, MadeChunk
 from feeder.decode import Decoder, Kind, open_decoder, reductions
-from feeder.errors import BadRecord, Closed, printable
+from feeder.errors import BadRecord, Closed, ConfigError, printable
 from feeder.order import SlotStatus
 from feeder.records import Dataset
+from feeder.spec import StreamSpec
 from feeder.wire.spec import spec_from_proto
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.catalog import Catalog
 
 __all__ = ["Pictures"]
 
@@ -41,6 +42,9 @@ SIDE = 320
 SOURCE_PIXELS = 50_000_000
 """Sources with more are not drawn, only their outlines."""
 
+BORROWER = -1
+"""Where streams have numbers from 0 on."""
+
 QUALITY = 85
 NICE = 19
 
@@ -49,12 +53,12 @@ class Pictures:
     """Makes pictures, one request at a time.
 
     Args:
-        datasets: by the name that streams ask for.
+        catalog: lends data sets.
         kind: of the decoder, so that crops have the pixels that are served.
     """
 
-    def __init__(self, datasets: Mapping[str, Dataset], kind: Kind) -> None:
-        self._datasets = datasets
+    def __init__(self, catalog: Catalog, kind: Kind) -> None:
+        self._catalog = catalog
         self._kind = kind
         self._pool = ThreadPoolExecutor(1, "feeder-pictures", initializer=_give_way)
 
@@ -78,7 +82,15 @@ class Pictures:
     def _make(self, stream: pb.StreamInfo) -> dict[str, Any]:
         # Chroma at full size where the stream has it at half: what is shown is RGB either way.
         spec = replace(spec_from_proto(stream.spec), output="rgb")
-        dataset = self._datasets[spec.dataset]
+        dataset = self._catalog.lend(BORROWER, spec.dataset)
+        if dataset is None:
+            raise ConfigError(f"the data set {spec.dataset!r} is not served any more")
+        try:
+            return self._of(dataset, stream, spec)
+        finally:
+            self._catalog.give_back(BORROWER)
+
+    def _of(self, dataset: Dataset, stream: pb.StreamInfo, spec: StreamSpec) -> dict[str, Any]:
         with closing(open_decoder(1, self._kind)) as decoder:
             maker = ChunkMaker(dataset, decoder, spec)
             slots = maker.order.consumer_slots(stream.consumer_index, stream.consumer_count)

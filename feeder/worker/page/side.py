@@ -93,7 +93,7 @@ class Page:
         try:
             await answer.prepare(request)
             await answer.write(b"retry: 2000\n\n")
-            async for kind, data in self._feed.watch(names=self._may_see(request)):
+            async for kind, data in self._feed.watch(names=self.may_see(request)):
                 event = f"event: {kind}\ndata: {data}\n\n".encode()
                 await asyncio.wait_for(answer.write(event), SEND_TIMEOUT_S)
         except (ConnectionError, TimeoutError):
@@ -103,7 +103,7 @@ class Page:
         return answer
 
     async def _show(self, request: web.Request) -> web.Response:
-        if not self._may_see(request):
+        if not self.may_see(request):
             return _said(403, "pictures are for those who may see everything: sign in")
         if self._feed is None or self._pictures is None:
             return _said(503, "the worker starts")
@@ -123,7 +123,7 @@ class Page:
         return web.json_response(made, headers=_PRIVATE)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
-        if self._may_see(request):
+        if self.may_see(request):
             return web.Response(status=303, headers=_PRIVATE | {"Location": "./"})
         wanted = {
             "WWW-Authenticate": 'Basic realm="feeder: any name, and a token as password", charset="UTF-8"'
@@ -132,7 +132,8 @@ class Page:
             status=401, text="a token that may see everything is wanted\n", headers=_PRIVATE | wanted
         )
 
-    def _may_see(self, request: web.Request) -> bool:
+    def may_see(self, request: web.Request) -> bool:
+        """Whether names and pictures are for who asks."""
         return self._sees(_as_bearer(request.headers.get("Authorization")))
 
 

@@ -1,0 +1,60 @@
+"""Who was sent away, and why: counted for all, logged for some."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Literal, TypeAlias
+
+__all__ = ["Reason", "Refusals"]
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 10.0
+"""Between two lines of the log on one reason: whoever is refused comes again at once."""
+
+Reason: TypeAlias = Literal[
+    # of connections
+    "busy",  # there are as many as there may be, of all or of this host
+    "no_tls",  # plain, where TLS is spoken
+    "tls",  # TLS, where none is spoken
+    "no_certificate",  # it showed none, and must
+    "expired",  # its certificate's time is over, or has not come
+    "unknown_ca",  # its certificate is of an authority that is not trusted
+    "distrusted",  # it does not trust ours
+    "protocol",  # another failure of a handshake
+    "timeout",  # nothing came in time
+    # of calls
+    "no_token",
+    "wrong_token",
+    "not_allowed",
+    "bad_call",  # it ended before its stream was open: limits, wrong data, or nothing that can be understood
+]
+
+
+class Refusals:
+    """Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[Reason] = Counter()
+        self._unlogged: Counter[Reason] = Counter()
+        self._silent_until_s: dict[Reason, float] = {}
+
+    def note(self, reason: Reason, peer: str, text: str) -> None:
+        """One was refused; `text` is for the log."""
+        with self._lock:
+            self._counts[reason] += 1
+            self._unlogged[reason] += 1
+            if time.monotonic() < self._silent_until_s.get(reason, 0.0):
+                return
+            self._silent_until_s[reason] = time.monotonic() + LOG_EVERY_S
+            count = self._unlogged.pop(reason)
+        log.warning("%s: refused, %s (%d since the last such line)", peer, text, count)
+
+    def counts(self) -> dict[Reason, int]:
+        """How many there were of each."""
+        with self._lock:
+            return dict(self._counts)

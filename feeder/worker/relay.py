@@ -1,0 +1,117 @@
+"""Bytes to and from sockets on an event loop, also of an SSLSocket, which asyncio's own functions refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+from feeder.wire.tls import shut
+
+__all__ = ["move", "readable", "receive", "send", "shake"]
+
+PIECE_BYTES = 256 << 10
+
+BUSY_S = 0.01
+"""Until OpenSSL is asked again, where it must write to read or the other way round: keys are renewed."""
+
+
+async def readable(connection: socket.socket) -> None:
+    """Waits until something came; nothing is lost where this is ended by a deadline."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+async def receive(connection: socket.socket, size: int) -> bytes:
+    """At least one byte, or none at the end. Unlike sock_recv this loses nothing where a deadline ends it."""
+    while True:
+        try:
+            return connection.recv(size)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            await readable(connection)
+        except ssl.SSLWantWriteError:
+            await asyncio.sleep(BUSY_S)
+
+
+async def send(connection: socket.socket, data: bytes) -> None:
+    """Sends all of it."""
+    if not isinstance(connection, ssl.SSLSocket):
+        await asyncio.get_running_loop().sock_sendall(connection, data)
+        return
+    with memoryview(data) as view:
+        sent = 0
+        while sent < len(view):
+            try:
+                sent += connection.send(view[sent : sent + PIECE_BYTES])
+            except ssl.SSLWantWriteError:
+                await _writable(connection)
+            except ssl.SSLWantReadError:
+                await asyncio.sleep(BUSY_S)
+
+
+async def shake(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Shakes hands as a server; the connection belongs to what is returned, or is closed.
+
+    Raises:
+        ssl.SSLError, OSError: it failed.
+    """
+    try:
+        secure = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                await readable(secure)
+            except ssl.SSLWantWriteError:
+                await _writable(secure)
+            else:
+                return secure
+    except ssl.SSLError:
+        await _let_read(secure)
+        raise
+    except BaseException:
+        secure.close()
+        raise
+
+
+async def move(
+    source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes], stall_s: float
+) -> None:
+    """Passes on what comes until it ends; a target that takes nothing for `stall_s` is gone."""
+    loop = asyncio.get_running_loop()
+    secure = isinstance(source, ssl.SSLSocket)
+    while data := await (receive(source, PIECE_BYTES) if secure else loop.sock_recv(source, PIECE_BYTES)):
+        async with asyncio.timeout(stall_s):
+            await send(target, change(data))
+    shut(target, socket.SHUT_WR)
+
+
+async def _writable(connection: socket.socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(connection)
+
+
+async def _let_read(secure: ssl.SSLSocket) -> None:
+    """Ends a connection so that the peer can read the alert that tells it why: closed with bytes unread, it
+    may not."""
+    with secure, socket.socket(fileno=secure.detach()) as connection:
+        connection.setblocking(False)
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            while await receive(connection, PIECE_BYTES):
+                pass
+        except OSError:
+            pass  # it is gone already

@@ -1,0 +1,136 @@
+"""Settings that change under running streams: a real process, SIGHUP, and what it takes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import feeder
+from feeder import Credentials
+from feeder.cli import main
+from feeder.cli.status import describe
+from feeder.errors import NotAllowed
+from feeder.wire.address import parse_address
+from feeder.worker.access import new_token
+
+DEADLINE_S = 60.0
+
+STREAM: dict[str, Any] = {"batch_size": 8, "image_size": 32, "seed": 5, "epochs": 4, "transport": "grpc"}
+
+
+def wait_for_log(worker: Any, text: str, count: int = 1) -> str:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while (log := worker.log.read_text()).count(text) < count:
+        assert time.monotonic() < deadline_s, log
+        time.sleep(0.02)
+    return str(log)
+
+
+class Setup:
+    """A worker with a file of settings, a certificate and one token, all of which can be changed."""
+
+    def __init__(self, folder: Path, shards: Path, authority: Any, start_worker: Any) -> None:
+        self.folder, self._shards, self._authority = folder, shards, authority
+        self.config, self.tokens = folder / "feeder.toml", folder / "tokens.toml"
+        self.certificate = folder / "worker.pem"
+        self.tokens.touch(0o600)
+        self.credentials = self.rotate("first")
+        self.serve(gone=shards)
+        self.worker = start_worker(self.config)
+
+    def rotate(self, name: str) -> Credentials:
+        """A new certificate, and a new token in the place of the one that there was."""
+        os.replace(self._authority.issue("worker", "127.0.0.1", file=f"{name}-next"), self.certificate)
+        token, entry = new_token("alice")
+        self.tokens.write_text(entry)
+        path = self.folder / f"{name}.token"
+        path.write_text(token)
+        return Credentials(tls_ca=self._authority.file, token_file=path)
+
+    def serve(self, **datasets: Path) -> None:
+        lines = [f'tls-cert = "{self.certificate}"', f'tokens = "{self.tokens}"']
+        sets = {"data": self._shards, **datasets}
+        names = [f'{name} = "{path}"' for name, path in sets.items()]
+        self.config.write_text("\n".join(["[worker]", *lines, "[worker.dataset]", *names, ""]))
+
+    def presented(self) -> str:
+        address = parse_address(self.worker.address)
+        return ssl.get_server_certificate((address.host, address.port), timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def setup(tmp_path: Path, shards: Path, authority: Any, start_config_worker: Any) -> Setup:
+    return Setup(tmp_path, shards, authority, start_config_worker)
+
+
+def test_sighup_breaks_no_stream(
+    setup: Setup, pair: Any, make_shards: Any, make_jpeg: Any, digest_batches: Callable[..., list[str]]
+) -> None:
+    """1. Two streams run, one of a data set that will be gone.
+    2. Certificate and token rotate, one data set goes, another comes; SIGHUP.
+    3. Both streams end as if nothing had happened, on their connections.
+    4. Who connects anew meets the new certificate, and needs the new token.
+    Result: nothing is lost, and nothing of before is left."""
+    with feeder.connect(pair[0].address) as client:
+        expected = digest_batches(client.stream("data", **STREAM))
+    before = setup.presented()
+    old = setup.credentials
+    with feeder.connect(setup.worker.address, credentials=old) as client:
+        streams = [client.stream(name, prefetch_bytes=1, **STREAM) for name in ("data", "gone")]
+        iterators = [iter(stream) for stream in streams]
+        found = [digest_batches([next(iterator)]) for iterator in iterators]
+        new = setup.rotate("second")
+        setup.serve(fresh=make_shards(setup.folder / "fresh", [make_jpeg(7)] * 9))
+        setup.worker.signal(signal.SIGHUP)
+        wait_for_log(setup.worker, "reloaded, read again: certificates, tokens; changed: datasets")
+        for position, (stream, iterator) in enumerate(zip(streams, iterators, strict=True)):
+            found[position] += digest_batches(iterator)
+            assert [worker.reconnects for worker in stream.stats().workers.values()] == [0]
+    assert found[0] == expected
+    assert len(found[1]) == len(expected)
+    assert setup.presented() != before
+    with pytest.raises(NotAllowed, match="does not know the token"):
+        feeder.connect(setup.worker.address, credentials=old)
+    reply = describe(parse_address(setup.worker.address), new)
+    assert {info.name: info.records for info in reply.datasets} == {"data": 120, "fresh": 9}
+
+
+def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    before, good = setup.presented(), setup.credentials
+    for count, fault in enumerate(("tokens", "certificate", "setting", "data set"), 1):
+        setup.rotate("second")
+        setup.serve()
+        if fault == "tokens":
+            setup.tokens.write_text("[")
+        elif fault == "certificate":
+            setup.certificate.write_text("nothing")
+        elif fault == "setting":
+            setup.config.write_text("[worker]\nno-such = 1\n")
+        else:
+            setup.serve(missing=setup.folder / "nowhere")
+        assert main(["reload", str(setup.worker.process.pid)]) == 0
+        wait_for_log(setup.worker, "reload refused, the settings of before stay", count)
+        assert setup.presented() == before
+        reply = describe(parse_address(setup.worker.address), good)
+        assert [info.name for info in reply.datasets] == ["data", "gone"]
+
+
+def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--tls-ca", str(setup.credentials.tls_ca), "--token-file", str(setup.credentials.token_file)]
+    assert main(["reload", setup.worker.address, *files]) == 0
+    wait_for_log(setup.worker, "reloaded, read again")
+    setup.config.write_text(setup.config.read_text().replace("[worker]\n", "[worker]\nmax-streams = 3\n"))
+    assert main(["reload", setup.worker.address, *files]) == 0
+    wait_for_log(setup.worker, "a restart is needed for max-streams")
+    assert main(["reload", str(os.getpid())]) == 2
+    assert "is no `feeder worker`" in capsys.readouterr().err
+    assert setup.worker.process.poll() is None
+    setup.worker.signal(signal.SIGTERM)
+    assert setup.worker.wait() == 0
