@@ -45,11 +45,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=_worker)
 
 
-def add_worker_options(parser: argparse.ArgumentParser, listen: str | None = None) -> None:
+def add_worker_options(parser: argparse.ArgumentParser, listen: str = "127.0.0.1:50051") -> None:
     """Adds all that a worker can be told.
 
     Args:
-        listen: where it listens by default; None: that must be said.
+        listen: where it listens by default.
     """
     add_config_option(parser, "worker")
     parser.add_argument(

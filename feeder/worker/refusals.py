@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 __all__ = ["Reason", "Refusals"]
 
@@ -39,7 +39,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[Reason] = Counter()
+        self._counts: Counter[Reason] = Counter(dict.fromkeys(get_args(Reason), 0))
         self._unlogged: Counter[Reason] = Counter()
         self._silent_until_s: dict[Reason, float] = {}
 

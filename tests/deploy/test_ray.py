@@ -194,7 +194,7 @@ def name(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def settings(data: Path, name: str, *more: str) -> list[str]:
-    flags = ["--threads", "1", "--drain-s", "10", "--listen", "0.0.0.0:0"]
+    flags = ["--threads", "1", "--drain-s", "10", "--listen", "0.0.0.0:0", "--insecure"]
     return ["up", "--name", name, "--dataset", f"train={data}", *flags, *more]
 
 

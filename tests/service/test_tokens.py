@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from feeder.wire.status import Refusal
 from feeder.worker import access as access_module
 from feeder.worker.access import Access, Grant, Pace, new_token, read_tokens
 
+DEADLINE_S = 30.0
 STREAM: dict[str, Any] = {"batch_size": 24, "image_size": 32, "seed": 5, "epochs": 1}
 
 
@@ -60,6 +63,7 @@ def callers(tokens: Tokens) -> dict[str, Credentials]:
         "jobs": tokens.add("jobs", 'datasets = ["data"]', 'jobs = ["resnet-*", "small"]'),
         "other": tokens.add("other", 'datasets = ["other"]'),
         "slow": tokens.add("slow", "images-per-s = 400"),
+        "seer": tokens.add("seer", "sees-all = true"),
         "stranger": Credentials(token_file=stranger),
         "none": Credentials(),
     }
@@ -69,7 +73,39 @@ def callers(tokens: Tokens) -> dict[str, Credentials]:
 def worker(
     start_workers: Callable[..., Any], shards: Path, tokens: Tokens, callers: dict[str, Credentials]
 ) -> Any:
-    return start_workers(shards, "--dataset", f"other={shards}", "--tokens", str(tokens.file))
+    http = ("--http", "127.0.0.1:0")
+    return start_workers(shards, "--dataset", f"other={shards}", "--tokens", str(tokens.file), *http)
+
+
+def test_names_and_pictures_want_a_token_that_sees_all(worker: Any, callers: dict[str, Credentials]) -> None:
+    found = re.search(r"metrics and health at (http://\S+)", worker.log.read_text())
+    assert found is not None
+
+    def get(path: str, caller: str | None = None) -> tuple[int, str]:
+        token_file = None if caller is None else callers[caller].token_file
+        header = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+        request = urllib.request.Request(found[1] + path, headers=header)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    with (
+        feeder.connect(worker.address, credentials=callers["all"]) as client,
+        client.stream("data", **{**STREAM, "epochs": 30}, job="secret-job") as stream,
+    ):
+        next(stream)
+        assert 'job_name="secret-job"' in get("/metrics", "seer")[1]
+        for caller in (None, "stranger", "all"):
+            status, text = get("/metrics", caller)
+            assert status == 200
+            assert "feeder_consumer_served_images_total" in text
+            assert "secret-job" not in text
+            assert get("/pictures?stream=x", caller)[0] == 403
+        assert get("/pictures?stream=x", "seer")[0] == 404  # no such stream
+        assert get("/sign-in")[0] == 401
+    assert get("/readyz")[0] == 200
 
 
 def test_who_may_what(

@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker import consumer_metrics
 from feeder.worker.metrics import registry_of
+from feeder.worker.refusals import Refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +35,7 @@ def families(reply: pb.DescribeReply) -> dict[str, Metric]:
     """By name as Prometheus has it: counters end in _total."""
     return {
         family.name + ("_total" if family.type == "counter" else ""): family
-        for family in registry_of(lambda: reply).collect()
+        for family in registry_of(lambda: reply, Refusals()).collect()
     }
 
 

@@ -89,7 +89,7 @@ def side(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSide]:
     """Serves the page of `described`, in quick samples; only the token "all" may see names and pictures."""
     monkeypatch.setattr(page_feed, "PERIOD_S", 0.05)
     with HttpSide(ANY_PORT, sees=lambda authorization: authorization == "Bearer all") as side:
-        side.serving(CollectorRegistry(), described)
+        side.serving(CollectorRegistry(), CollectorRegistry(), described)
         yield side
 
 
@@ -174,7 +174,7 @@ def test_one_watcher_too_many_is_refused(side: HttpSide, monkeypatch: pytest.Mon
 
 def test_watchers_end_with_the_worker() -> None:
     side = HttpSide(ANY_PORT)
-    side.serving(CollectorRegistry(), described)
+    side.serving(CollectorRegistry(), CollectorRegistry(), described)
     with watching(side.address) as events, concurrent.futures.ThreadPoolExecutor(1) as pool:
         kinds = pool.submit(lambda: [kind for kind, _ in events])
         side.close()
@@ -194,7 +194,7 @@ def test_a_description_that_fails_ends_nothing(
         return described()
 
     with HttpSide(ANY_PORT) as side:
-        side.serving(CollectorRegistry(), describe)
+        side.serving(CollectorRegistry(), CollectorRegistry(), describe)
         with watching(side.address) as events:
             next(events)
             failing.set()
