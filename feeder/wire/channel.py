@@ -49,7 +49,7 @@ CLIENT_OPTIONS: Options = (
     ("grpc.use_local_subchannel_pool", 1),  # streams of one process do not share one connection
     ("grpc.enable_http_proxy", 0),  # a worker is a neighbour; http_proxy is for elsewhere
     ("grpc.enable_retries", 0),  # the client knows better: from the next worker in line
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # for dialing, in spite of the name
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
