@@ -94,6 +94,7 @@ class FakeLink:
         compression: str = "none",
         missed: bool = False,
         spans: Any = None,
+        credentials: Any = None,
     ) -> None:
         self.name = str(address)
         self.error = self.refused_since_s = None
