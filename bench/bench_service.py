@@ -346,7 +346,10 @@ def _filled(job: Job, stack: contextlib.ExitStack) -> Filled:
     memory = os.statvfs("/dev/shm")
     place = "/dev/shm" if memory.f_bavail * memory.f_frsize > 2 * budget else job.place
     folder = (
-        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-", dir=place))) / "cache"
+        Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix=f"feeder-bench-{os.getpid()}-", dir=place))
+        )
+        / "cache"
     )
     tables.progress("filling the cache")
     decoder = open_decoder(job.threads, "native")

@@ -198,10 +198,16 @@ def _segments() -> set[str]:
 
 
 def _held_elsewhere(names: set[str]) -> set[str]:
-    """Those that a process which is none of ours has mapped: tests may run beside each other."""
+    """Those that a process which is none of ours has mapped, or that have its number in their name: tests may
+    run beside each other."""
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    held = set()
-    for pid in set(psutil.pids()) - ours:
+    others = set(psutil.pids()) - ours
+    held = {
+        name
+        for name in names
+        if (owner := re.match(r"feeder-bench-(\d+)-", name)) and int(owner[1]) in others
+    }
+    for pid in others:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text()
         except OSError:  # it is gone, or another user's

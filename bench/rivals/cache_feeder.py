@@ -74,7 +74,7 @@ class Epochs:
         budget = 4 * int(self._sizes.astype(np.int64).prod(axis=1).sum()) + (256 << 20)
         memory = os.statvfs("/dev/shm")
         place = "/dev/shm" if memory.f_bavail * memory.f_frsize > 2 * budget else None
-        with tempfile.TemporaryDirectory(prefix="feeder-bench-", dir=place) as folder:
+        with tempfile.TemporaryDirectory(prefix=f"feeder-bench-{os.getpid()}-", dir=place) as folder:
             cache = Cache(
                 Folder(Path(folder) / "cache"), budget, self._pixels, {DATASET: Files(self._job.images)}
             )
