@@ -6,6 +6,7 @@ import atexit
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,11 +203,8 @@ def _held_elsewhere(names: set[str]) -> set[str]:
     run beside each other."""
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     others = set(psutil.pids()) - ours
-    held = {
-        name
-        for name in names
-        if (owner := re.match(r"feeder-bench-(\d+)-", name)) and int(owner[1]) in others
-    }
+    owners = {name: re.match(r"feeder-bench-(\d+)-", name) for name in names}
+    held = {name for name, owner in owners.items() if owner and int(owner[1]) in others}
     for pid in others:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text()
