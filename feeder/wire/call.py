@@ -33,12 +33,24 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
+from hyperframe.frame import GoAwayFrame, RstStreamFrame
 
 from feeder.wire.address import Address
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, dial
 from feeder.wire.credentials import Credentials
-from feeder.wire.opening import ONE_CALL, STREAM
+from feeder.wire.frames import (
+    DATA,
+    END_STREAM,
+    HEAD_BYTES,
+    PADDED,
+    STREAM,
+    Head,
+    credit,
+    end_of_data,
+    room,
+    spend,
+)
+from feeder.wire.opening import ONE_CALL
 from feeder.wire.tls import TlsSocket, shake
 
 __all__ = ["Call", "CallFailed"]
@@ -61,9 +73,7 @@ FRAME_BYTES = 2**24 - 1
 MAX_CONTROL_BYTES = 1 << 20
 """Of a frame that is not DATA: headers and settings have some hundred bytes."""
 
-_FRAME_HEAD = 9
 _MESSAGE_HEAD = 5
-_END_STREAM, _PADDED = 0x1, 0x8
 
 _HTTP_STATUS = {
     "401": grpc.StatusCode.UNAUTHENTICATED,
@@ -264,12 +274,16 @@ class Call:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the stream is closed ({error})") from None
 
     def _hand_over(self) -> None:
+        if self._unsent and self._ended:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the call has ended")
         while self._unsent:
-            room = min(self._http.local_flow_control_window(STREAM), self._http.max_outbound_frame_size)
-            if room <= 0:
+            size = min(room(self._http), len(self._unsent))
+            if size <= 0:
                 return
-            self._http.send_data(STREAM, bytes(self._unsent[:room]))
-            del self._unsent[:room]
+            spend(self._http, size)
+            self._outbox += self._http.data_to_send() + bytes(Head(size, DATA, 0, STREAM))
+            self._outbox += self._unsent[:size]
+            del self._unsent[:size]
         if self._half_closed:
             self._half_closed = False
             self._http.end_stream(STREAM)
@@ -311,43 +325,43 @@ class Call:
         return True
 
     def _next_frame(self) -> None:
-        head = bytearray(_FRAME_HEAD)
-        self._read_exactly(memoryview(head))
-        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
-        stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
-        if kind == DataFrame.type and stream == STREAM:
-            self._begin_data(size, flags)
+        raw = bytearray(HEAD_BYTES)
+        self._read_exactly(memoryview(raw))
+        head = Head.parse(raw)
+        if head.kind == DATA and head.stream == STREAM:
+            self._begin_data(head)
             return
-        if size > MAX_CONTROL_BYTES:
-            raise CallFailed(grpc.StatusCode.INTERNAL, f"a frame of type {kind} with {size} bytes came")
-        body = bytearray(size)
+        if head.size > MAX_CONTROL_BYTES:
+            raise CallFailed(
+                grpc.StatusCode.INTERNAL, f"a frame of type {head.kind} with {head.size} bytes came"
+            )
+        body = bytearray(head.size)
         self._read_exactly(memoryview(body))
-        if kind == GoAwayFrame.type:
+        if head.kind == GoAwayFrame.type:
             self._go_away(bytes(body))
             return
-        self._handle(bytes(head + body))
+        self._handle(bytes(raw + body))
 
-    def _begin_data(self, size: int, flags: int) -> None:
+    def _begin_data(self, head: Head) -> None:
         padding = 0
-        if flags & _PADDED and size:
+        if head.flags & PADDED and head.size:
             length = bytearray(1)
             self._read_exactly(memoryview(length))
             padding = length[0]
-        payload = size - padding - (1 if flags & _PADDED else 0)
+        payload = head.size - padding - (1 if head.flags & PADDED else 0)
         if payload < 0:
             raise CallFailed(
-                grpc.StatusCode.INTERNAL, f"a DATA frame of {size} bytes has {padding} of padding"
+                grpc.StatusCode.INTERNAL, f"a DATA frame of {head.size} bytes has {padding} of padding"
             )
         self._frame_left, self._padding_left = payload, padding
-        self._unacknowledged += size
+        self._unacknowledged += head.size
         if self._unacknowledged >= CREDIT_BYTES:
-            credit, self._unacknowledged = self._unacknowledged, 0
+            received, self._unacknowledged = self._unacknowledged, 0
             with self._lock:
-                for stream in (0, STREAM):
-                    self._outbox += WindowUpdateFrame(stream, window_increment=credit).serialize()
+                self._outbox += credit(received)
                 self._flush()
-        if flags & _END_STREAM:
-            self._handle(DataFrame(STREAM, flags=["END_STREAM"]).serialize())
+        if head.flags & END_STREAM:
+            self._handle(end_of_data())
 
     def _go_away(self, body: bytes) -> None:
         # h2 would close the connection at once; a server that drains still ends the streams that it has.

@@ -9,12 +9,14 @@ from __future__ import annotations
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import Event, RequestReceived
+from h2.events import RequestReceived
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame, SettingsFrame
 
-__all__ = ["MAX_OPENING_BYTES", "ONE_CALL", "STREAM", "FrameSizes", "Opening", "WithoutFirstAck", "refusal"]
+from feeder.wire.frames import HEAD_BYTES, HEADERS, PREFACE, STREAM, Frames, FrameTooLarge, Head
+
+__all__ = ["MAX_OPENING_BYTES", "ONE_CALL", "Opening", "WithoutFirstAck", "refusal"]
 
 MAX_OPENING_BYTES = 64 << 10
 """Of a connection that has asked for nothing yet. A request has some hundred bytes."""
@@ -22,43 +24,10 @@ MAX_OPENING_BYTES = 64 << 10
 MAX_HEADER_BYTES = 16 << 10
 """Of a request's headers, unpacked: what gRPC allows."""
 
-STREAM = 1
-"""The first stream that a client opens."""
-
 ONE_CALL = ("feeder-connection", "one-call")
 """A header by which a client says that its connection is for this call alone."""
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_FRAME_HEAD, _SIZE = 9, 3
 _ACK = 0x1
-
-
-class FrameSizes:
-    """Follows the frames of a client by their heads, whatever pieces they come in: h2 looks at the size of a
-    frame only when it has all of it, which may be 16 MB."""
-
-    def __init__(self) -> None:
-        self._skipped = len(PREFACE)
-        self._size = b""
-
-    def follow(self, data: bytes) -> list[int]:
-        """Payload bytes of the frames that begin in `data`, as far as they can be told."""
-        sizes = []
-        at = 0
-        while at < len(data):
-            if self._skipped:
-                step = min(self._skipped, len(data) - at)
-                self._skipped -= step
-                at += step
-                continue
-            part = data[at : at + _SIZE - len(self._size)]
-            self._size += part
-            at += len(part)
-            if len(self._size) == _SIZE:
-                sizes.append(int.from_bytes(self._size, "big"))
-                self._skipped = _FRAME_HEAD - _SIZE + sizes[-1]
-                self._size = b""
-        return sizes
 
 
 class Opening:
@@ -69,7 +38,7 @@ class Opening:
 
     Attributes:
         http: the state of the connection, for who serves such a call; what it wants to send, was not sent.
-        frames: follows what came, for the same.
+        frames: has what came of a frame that is not there yet, for the same.
         greeting: what the client is sent first.
         received: all that came.
         headers: of the first request, if it is such a call and the only one; else None.
@@ -84,7 +53,8 @@ class Opening:
         )
         self.http.decoder.max_header_list_size = MAX_HEADER_BYTES
         self.http.initiate_connection()
-        self.frames = FrameSizes()
+        self.http.receive_data(PREFACE)
+        self.frames = Frames(self.http.max_inbound_frame_size)
         self.greeting = self.http.data_to_send()
         self.received = bytearray()
         self.headers: dict[bytes, bytes] | None = None
@@ -95,23 +65,31 @@ class Opening:
         """Whether all of HTTP/2's preface came."""
         return self.received.startswith(PREFACE)
 
-    def feed(self, data: bytes) -> list[Event]:
-        """Takes more bytes; returns h2's events behind the request, where that is such a call."""
+    def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
+        """Takes more bytes; returns the frames behind the request, where that is such a call."""
         self.received += data
-        self.frames.follow(data)
-        try:
-            events = self.http.receive_data(data)
-        except H2Error:
+        if not PREFACE.startswith(self.received[: len(PREFACE)]):
             self.decided = True
             return []
-        requests = [event for event in events if isinstance(event, RequestReceived)]
-        if requests:
+        frames = self.frames.cut(data)
+        try:
+            for _, frame in frames:
+                events = self.http.receive_data(frame)
+                requests = [event for event in events if isinstance(event, RequestReceived)]
+                if requests:
+                    return self._decide(requests[0], list(frames))
+        except (H2Error, FrameTooLarge):
             self.decided = True
-            headers = dict(requests[0].headers or ())
-            if len(requests) == 1 and requests[0].stream_id == STREAM and self._is_such(headers):
-                self.headers = headers
-                return events[events.index(requests[0]) + 1 :]
         self.decided = self.decided or len(self.received) >= MAX_OPENING_BYTES
+        return []
+
+    def _decide(self, request: RequestReceived, behind: list[tuple[Head, bytes]]) -> list[tuple[Head, bytes]]:
+        self.decided = True
+        headers = dict(request.headers or ())
+        alone = all(head.kind != HEADERS for head, _ in behind)
+        if alone and request.stream_id == STREAM and self._is_such(headers):
+            self.headers = headers
+            return behind
         return []
 
     def _is_such(self, headers: dict[bytes, bytes]) -> bool:
@@ -146,15 +124,15 @@ class WithoutFirstAck:
                 passed += data[: self._left]
                 data, self._left = data[self._left :], max(0, self._left - len(data))
                 continue
-            missing = _FRAME_HEAD - len(self._head)
+            missing = HEAD_BYTES - len(self._head)
             self._head, data = self._head + data[:missing], data[missing:]
-            if len(self._head) == _FRAME_HEAD:
-                head, self._head = self._head, b""
-                self._left = int.from_bytes(head[:3], "big")
-                if head[3] == SettingsFrame.type and head[4] & _ACK and not self._left:
+            if len(self._head) == HEAD_BYTES:
+                head, self._head = Head.parse(self._head), b""
+                self._left = head.size
+                if head.kind == SettingsFrame.type and head.flags & _ACK and not head.size:
                     self._found = True
                     return bytes(passed + data)
-                passed += head
+                passed += bytes(head)
         return bytes(passed)
 
 

@@ -16,26 +16,31 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
 from urllib.parse import quote
 
 import grpc
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-)
+from h2.events import ConnectionTerminated, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import H2Error, StreamClosedError
-from hyperframe.frame import DataFrame, GoAwayFrame
+from hyperframe.frame import GoAwayFrame
 
 from feeder.wire.call import CallFailed
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MAX_REQUEST_BYTES
-from feeder.wire.opening import STREAM, Opening
+from feeder.wire.frames import (
+    DATA,
+    END_STREAM,
+    STREAM,
+    FrameTooLarge,
+    Head,
+    credit,
+    end_of_data,
+    payload,
+    room,
+    spend,
+)
+from feeder.wire.opening import Opening
 from feeder.wire.status import Refusal
 from feeder.wire.tls import TlsSocket
 
@@ -55,6 +60,9 @@ MAX_FRAME_BYTES = 8 << 20
 MAX_IDLE_FRAMES_PER_S = 10_000
 """Frames of a peer between which no request comes to its end, and no frame is sent to it. A large one of ours
 may well open its windows a thousand times."""
+
+CREDIT_BYTES = 16 << 10
+"""Of requests that came, after which the client's windows are filled up again: a quarter of what they are."""
 
 MAX_OUTBOX_BYTES = 64 << 10
 """Of frames other than DATA that the peer makes us send, and does not read."""
@@ -104,12 +112,16 @@ class ServedCall:
     Args:
         connection: connected and blocking, or after its handshake.
         opening: decided, with headers.
-        events: h2's, of what came behind the request.
+        behind: the frames that came behind the request.
         peer: who calls, for the log.
     """
 
     def __init__(
-        self, connection: socket.socket | TlsSocket, opening: Opening, events: Sequence[Event], peer: str
+        self,
+        connection: socket.socket | TlsSocket,
+        opening: Opening,
+        behind: Iterable[tuple[Head, bytes]],
+        peer: str,
     ) -> None:
         if isinstance(connection, socket.socket):
             tick = struct.pack("ll", int(TICK_S), 0)
@@ -139,8 +151,9 @@ class ServedCall:
         self._heard_s = self._counted_s = time.monotonic()
         self._pinged_s: float | None = None
         self._idle_frames = 0
+        self._unacknowledged = 0
         with self._changed:
-            self._over = self._note(events)
+            self._over = self._take(behind)
             self._flush()
 
     # For the handler.
@@ -246,31 +259,24 @@ class ServedCall:
         rest = memoryview(message)
         while head or rest:
             with self._changed:
-                self._changed.wait_for(lambda: self._over or not self._reading or self._room() > 0)
+                self._changed.wait_for(lambda: self._over or not self._reading or room(self._http) > 0)
                 self._check()
                 if not self._answered:
                     self._answered = True
                     self._http.send_headers(STREAM, _HEADERS)
-                size = min(self._room(), len(head) + len(rest), MAX_FRAME_BYTES)
+                size = min(room(self._http), len(head) + len(rest), MAX_FRAME_BYTES)
                 if size <= 0:
                     raise _Aborted(grpc.StatusCode.INTERNAL, "no thread hears the client any more")
                 lead, head = head[:size], head[size:]
                 part, rest = rest[: size - len(lead)], rest[size - len(lead) :]
-                # As h2's send_data counts it, which would copy the payload.
-                self._http.outbound_flow_control_window -= size
-                self._http.streams[STREAM].outbound_flow_control_window -= size
+                spend(self._http, size)
                 before = self._take_outbox()
                 self._sending = True
-            frame = struct.pack(">BHBBI", size >> 16, size & 0xFFFF, DataFrame.type, 0, STREAM)
-            self._write([before + frame + lead, part])
+            self._write([before + bytes(Head(size, DATA, 0, STREAM)) + lead, part])
             with self._changed:
                 self._sending = False
                 self._idle_frames = 0
                 self._flush()
-
-    def _room(self) -> int:
-        """Bytes that the peer takes in one frame now."""
-        return min(self._http.local_flow_control_window(STREAM), self._http.max_outbound_frame_size)
 
     def _end(self, code: grpc.StatusCode, details: str) -> None:
         status = [("grpc-status", str(code.value[0]))]
@@ -353,10 +359,7 @@ class ServedCall:
             self._heard_s, self._pinged_s = time.monotonic(), None
             if self._over:
                 return True
-            try:
-                failure = self._excess(self._frames.follow(data)) or self._note(self._http.receive_data(data))
-            except H2Error as error:
-                failure = f"not HTTP/2 as it should be: {error}"
+            failure = self._take(self._frames.cut(data))
             self._flush()
             self._over = failure  # before anyone else asks h2 about a stream that is closed
             unwanted = bool(failure) and self._sending
@@ -367,13 +370,38 @@ class ServedCall:
             self.cancel()  # the rest of the frame may never be read
         return True
 
+    def _take(self, frames: Iterable[tuple[Head, bytes]]) -> str:
+        """With the lock: takes what came; returns why the call is over, if it is."""
+        failure = ""
+        try:
+            for head, frame in frames:
+                failure = self._count_frame()
+                if not failure and head.kind == DATA and head.stream == STREAM and not self._half_closed:
+                    failure = self._take_data(head, frame)
+                elif not failure:
+                    failure = self._note(self._http.receive_data(frame))
+                if failure:
+                    break
+        except FrameTooLarge as error:
+            failure = self._part(ErrorCodes.FRAME_SIZE_ERROR, f"the client is at fault: {error}")
+        except H2Error as error:
+            failure = f"not HTTP/2 as it should be: {error}"
+        return failure
+
+    def _take_data(self, head: Head, frame: bytes) -> str:
+        data = payload(head, frame)
+        if data is None:
+            return self._part(ErrorCodes.PROTOCOL_ERROR, "the client sent more padding than frame")
+        self._received += data
+        self._unacknowledged += head.size
+        if self._unacknowledged >= CREDIT_BYTES:
+            self._outbox += credit(self._unacknowledged)
+            self._unacknowledged = 0
+        return self._note(self._http.receive_data(end_of_data())) if head.flags & END_STREAM else ""
+
     def _note(self, events: Sequence[Event]) -> str:
-        """With the lock: takes what h2 made of received bytes; returns why the call is over, if it is."""
         for event in events:
-            if isinstance(event, DataReceived) and event.stream_id == STREAM:
-                self._received += event.data or b""
-                self._http.acknowledge_received_data(event.flow_controlled_length or 0, STREAM)
-            elif isinstance(event, StreamEnded) and event.stream_id == STREAM:
+            if isinstance(event, StreamEnded) and event.stream_id == STREAM:
                 self._half_closed = True
             elif isinstance(event, StreamReset) and event.stream_id == STREAM:
                 return f"the client reset the stream (code {event.error_code})"
@@ -384,18 +412,17 @@ class ServedCall:
                     self._http.reset_stream(event.stream_id or 0, ErrorCodes.REFUSED_STREAM)
         return ""
 
-    def _excess(self, sizes: Sequence[int]) -> str:
-        """With the lock: counts frames that come; returns why they are too many, if they are."""
+    def _count_frame(self) -> str:
+        """Returns why there were too many, if there were."""
         if self._heard_s - self._counted_s >= 1.0:
             self._counted_s, self._idle_frames = self._heard_s, 0
-        self._idle_frames += len(sizes)
-        code, failure = ErrorCodes.NO_ERROR, ""
-        if max(sizes, default=0) > self._http.max_inbound_frame_size:
-            code, failure = ErrorCodes.FRAME_SIZE_ERROR, f"the client sent a frame of {max(sizes)} bytes"
-        elif self._idle_frames > MAX_IDLE_FRAMES_PER_S or len(self._outbox) > MAX_OUTBOX_BYTES:
-            code, failure = ErrorCodes.ENHANCE_YOUR_CALM, "the client sends frames that ask for nothing"
-        if failure:
-            self._outbox += GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
+        self._idle_frames += 1
+        if self._idle_frames > MAX_IDLE_FRAMES_PER_S or len(self._outbox) > MAX_OUTBOX_BYTES:
+            return self._part(ErrorCodes.ENHANCE_YOUR_CALM, "the client sends frames that ask for nothing")
+        return ""
+
+    def _part(self, code: ErrorCodes, failure: str) -> str:
+        self._outbox += GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
         return failure
 
     def _next_message(self) -> bytes | None:

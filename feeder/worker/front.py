@@ -22,11 +22,11 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 
 import grpc
-from h2.events import Event
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
+from feeder.wire.frames import Head
 from feeder.wire.opening import Opening, WithoutFirstAck, refusal
 from feeder.wire.serve import LINGER_S, TICK_S, Handler, ServedCall
 from feeder.wire.tls import TlsSocket, shut
@@ -264,9 +264,9 @@ class Front:
                     connection = secure
                     caller = Caller(name, _common_name(secure))
             opening = Opening(self._path)
-            events = await self._hear(connection, opening)
+            behind = await self._hear(connection, opening)
             if opening.headers is not None:
-                kept = self._begin(connection, opening, events, caller)
+                kept = self._begin(connection, opening, behind, caller)
             elif opening.received.startswith(_TLS_RECORD):
                 self._refusals.note("tls", name, "it speaks TLS, and this worker was not told to: --tls-cert")
             else:
@@ -301,9 +301,9 @@ class Front:
                 self._refusals.note(reason, name, text)
                 return None
 
-    async def _hear(self, connection: socket.socket, opening: Opening) -> list[Event]:
+    async def _hear(self, connection: socket.socket, opening: Opening) -> list[tuple[Head, bytes]]:
         """Reads until the opening is decided, or has taken its time; then only HTTP/2 may go on."""
-        events: list[Event] = []
+        behind: list[tuple[Head, bytes]] = []
         try:
             async with asyncio.timeout(OPENING_S):
                 await send(connection, opening.greeting)
@@ -312,22 +312,26 @@ class Front:
                         data = await receive(connection, _OPENING_PIECE_BYTES)
                     if not data:
                         raise ConnectionAbortedError("it ended before it asked for anything")
-                    events = opening.feed(data)
+                    behind = opening.feed(data)
         except TimeoutError:
             if not opening.is_http2:
                 raise
-        return events
+        return behind
 
     def _begin(
-        self, connection: socket.socket, opening: Opening, events: Sequence[Event], caller: Caller
+        self,
+        connection: socket.socket,
+        opening: Opening,
+        behind: Sequence[tuple[Head, bytes]],
+        caller: Caller,
     ) -> bool:
         """Gives the connection to a call, and the call to a thread."""
         fit_buffers(connection)
         if isinstance(connection, ssl.SSLSocket):
-            call = ServedCall(TlsSocket(connection, TICK_S), opening, events, caller.name)
+            call = ServedCall(TlsSocket(connection, TICK_S), opening, behind, caller.name)
         else:
             connection.setblocking(True)
-            call = ServedCall(connection, opening, events, caller.name)
+            call = ServedCall(connection, opening, behind, caller.name)
         thread = threading.Thread(target=self._run, args=(call, caller), name="feeder-feed", daemon=True)
         with self._lock:
             self._calls[call] = thread

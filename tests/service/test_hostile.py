@@ -41,8 +41,9 @@ from feeder.spec import StreamSpec
 from feeder.wire import DESCRIBE, FEED
 from feeder.wire.address import parse_address
 from feeder.wire.codec import encode_request
+from feeder.wire.frames import PREFACE
 from feeder.wire.messages import ChunkRequest, Open
-from feeder.wire.opening import ONE_CALL, PREFACE
+from feeder.wire.opening import ONE_CALL
 from feeder.wire.v1 import feeder_pb2 as pb
 
 SEED = 20261130

@@ -7,16 +7,14 @@ import random
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived
 from hyperframe.frame import PingFrame, SettingsFrame, WindowUpdateFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.wire.frames import DATA, PREFACE, Head, payload
 from feeder.wire.opening import (
     MAX_OPENING_BYTES,
     ONE_CALL,
-    PREFACE,
-    FrameSizes,
     Opening,
     WithoutFirstAck,
     refusal,
@@ -45,25 +43,25 @@ def client(*requests: dict[str, str], body: bytes = b"") -> bytes:
     return http.data_to_send()
 
 
-def heard(data: bytes, *cuts: int) -> tuple[Opening, list[object]]:
-    opening, events = Opening(PATH), []
+def heard(data: bytes, *cuts: int) -> tuple[Opening, list[tuple[Head, bytes]]]:
+    opening, frames = Opening(PATH), []
     for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
         if begin < end and not opening.decided:
-            events += opening.feed(data[begin:end])
-    return opening, events
+            frames += opening.feed(data[begin:end])
+    return opening, frames
 
 
 @given(st.lists(st.integers(0, len(client(HEADERS, body=b"hello"))), max_size=8))
 def test_the_call_is_found_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
     data = client(HEADERS, body=b"hello")
-    opening, events = heard(data, *sorted(cuts))
+    opening, frames = heard(data, *sorted(cuts))
     assert opening.decided
     assert opening.headers is not None
     assert opening.headers[b":path"] == PATH.encode()
     assert data.startswith(opening.received)
     rest = data[len(opening.received) :]
-    events += opening.http.receive_data(rest)
-    assert b"".join(event.data for event in events if isinstance(event, DataReceived)) == b"hello"
+    frames += opening.frames.cut(rest)
+    assert b"".join(payload(*one) or b"" for one in frames if one[0].kind == DATA) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -96,10 +94,10 @@ def test_the_call_is_found_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
     ],
 )
 def test_all_else_is_for_the_server_behind(data: bytes) -> None:
-    opening, events = heard(data)
+    opening, frames = heard(data)
     assert opening.decided
     assert opening.headers is None
-    assert events == []
+    assert frames == []
     assert opening.received == data
 
 
@@ -139,17 +137,6 @@ FRAMES = st.lists(
     max_size=6,
 )
 ACK = SettingsFrame(0, flags=["ACK"]).serialize()
-
-
-@given(st.lists(st.integers(0, 300), max_size=6), st.randoms(use_true_random=False))
-def test_frames_are_followed_in_whatever_pieces_they_come(sizes: list[int], chance: random.Random) -> None:
-    data = PREFACE + b"".join(size.to_bytes(3, "big") + bytes(6 + size) for size in sizes)
-    found, frames = [], FrameSizes()
-    while data:
-        size = chance.randint(1, 100)
-        found += frames.follow(data[:size])
-        data = data[size:]
-    assert found == sizes
 
 
 @given(FRAMES, FRAMES, st.integers(0, 3), st.randoms(use_true_random=False))

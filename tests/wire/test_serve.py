@@ -135,13 +135,13 @@ class Client:
 
 def opened(client: Client, server: socket.socket) -> ServedCall:
     """The call that the client has begun."""
-    opening, events = Opening(PATH), []
+    opening, behind = Opening(PATH), []
     client.flush()
     while not opening.decided:
-        events = opening.feed(server.recv(65536))
+        behind = opening.feed(server.recv(65536))
     assert opening.headers is not None
     server.sendall(opening.greeting)
-    return ServedCall(server, opening, events, "test")
+    return ServedCall(server, opening, behind, "test")
 
 
 class Serving:

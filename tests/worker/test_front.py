@@ -40,8 +40,9 @@ from feeder.wire.address import Address, parse_address
 from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import encode_request, parse_reply
+from feeder.wire.frames import PREFACE
 from feeder.wire.messages import Chunk, ChunkRequest, Open, Opened
-from feeder.wire.opening import ONE_CALL, PREFACE
+from feeder.wire.opening import ONE_CALL
 from feeder.worker import front as front_module
 from feeder.worker.front import Front
 
