@@ -15,6 +15,9 @@ from feeder.wire.messages import BadRecordInfo, Chunk, Compression, SlotStatus
 
 __all__ = ["Assembly", "Batch", "Landing"]
 
+_HAS_SAMPLE = int(SlotStatus.SUBSTITUTE)
+"""The highest status of those that have one. NumPy compares with enumerations slowly."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -79,7 +82,7 @@ class Assembly:
     @property
     def mask(self) -> NDArray[np.bool_]:
         """bool [B], a fresh array: where there is a sample."""
-        return self.status <= SlotStatus.SUBSTITUTE
+        return self.status <= _HAS_SAMPLE
 
     def mismatch(self, slots: tuple[int, ...], chunk: Chunk) -> str | None:
         """Why a chunk cannot be the answer for these slots, or None."""
@@ -121,12 +124,16 @@ class Assembly:
 
     def _runs(self, slots: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
         """Runs of neighbouring slots: where they are in this batch, and where in the chunk."""
+        offset = self.slots.start
+        if slots == tuple(range(slots[0], slots[0] + len(slots))):  # told at once, as nearly all are one run
+            yield slice(slots[0] - offset, slots[0] - offset + len(slots)), slice(0, len(slots))
+            return
         begin = 0
         while begin < len(slots):
             end = begin + 1
             while end < len(slots) and slots[end] == slots[end - 1] + 1:
                 end += 1
-            first = slots[begin] - self.slots.start
+            first = slots[begin] - offset
             yield slice(first, first + end - begin), slice(begin, end)
             begin = end
 

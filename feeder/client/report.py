@@ -80,8 +80,9 @@ class Pace:
             return
         self._steps = number + 1
         self._images += len(status)
-        self._masked += int(np.count_nonzero(status > SlotStatus.SUBSTITUTE))
-        self._substituted += int(np.count_nonzero(status == SlotStatus.SUBSTITUTE))
+        if status.any():  # rare: not all are their own
+            self._masked += int(np.count_nonzero(status > SlotStatus.SUBSTITUTE))
+            self._substituted += int(np.count_nonzero(status == SlotStatus.SUBSTITUTE))
 
     def left(self, part: Part) -> None:
         """A worker is forgotten; what it did stays in the sums."""

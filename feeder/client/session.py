@@ -302,7 +302,8 @@ class Session:
         return bool(self._unknown)
 
     def _suspect(self, now: float) -> None:
-        for name in self.live:
+        live = self.live
+        for name in live if len(live) > 1 else ():
             worker = self._workers[name]
             if not worker.owed or len(self.live) == 1:
                 continue

@@ -9,6 +9,8 @@ from feeder.order.lanes import Int64s
 
 __all__ = ["Bitmap"]
 
+_MASKS = np.left_shift(1, np.arange(8)).astype(np.uint8)
+
 
 class Bitmap:
     """A subset of [0, size) in size / 8 bytes."""
@@ -24,11 +26,13 @@ class Bitmap:
 
     def add(self, numbers: Int64s) -> NDArray[np.bool_]:
         """Adds int64 [n] numbers; bool [n] says which were new (of equal numbers, the first)."""
-        distinct, first = np.unique(numbers, return_index=True)
-        places = distinct >> 3
-        masks = np.left_shift(1, distinct & 7).astype(np.uint8)
-        new = np.zeros(numbers.shape, np.bool_)
-        new[first] = (self._bits[places] & masks) == 0
+        places = numbers >> 3
+        masks = _MASKS[numbers & 7]
+        new: NDArray[np.bool_] = (self._bits[places] & masks) == 0
+        if len(set(numbers.tolist())) < numbers.size:
+            first = np.zeros(numbers.shape, np.bool_)
+            first[np.unique(numbers, return_index=True)[1]] = True
+            new &= first
         np.bitwise_or.at(self._bits, places, masks)
         return new
 

@@ -62,6 +62,10 @@ class SlotStatus(IntEnum):
     PADDING = 3
 
 
+# NumPy takes three times as long to compare an array with a member of an enumeration.
+_OWN, _PADDING = int(SlotStatus.OWN), int(SlotStatus.PADDING)
+
+
 @dataclass
 class EpochCounts:
     """Slots of one consumer in one epoch (or in all).
@@ -121,6 +125,8 @@ _STATE = (
     *("_counts", "_past", "_finished", "_epoch", "_open", "_passes", "_due", "_booked"),
     *("_bad", "_bad_not_listed", "_bad_reasons"),
 )
+_COUNTED = ("_counts", "_booked")
+"""What a step of the running epoch changes, where no bad record was met."""
 
 
 class Ledger:
@@ -225,8 +231,8 @@ class Ledger:
         asked = self._order.records(epoch, taken, slots)
         marked = asked - self._first
         real = asked >= 0
-        wrong = (status > SlotStatus.PADDING) | ((status == SlotStatus.PADDING) == real)
-        wrong |= (status == SlotStatus.OWN) & (given != asked)
+        wrong = (status > _PADDING) | ((status == _PADDING) == real)
+        wrong |= (status == _OWN) & (given != asked)
         if wrong.any():
             place = int(wrong.argmax())
             raise ProtocolError(
@@ -237,8 +243,10 @@ class Ledger:
         if epoch > self._epoch + self._open and not wraps:
             raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
         clears = epoch > self._epoch or wraps
+        bad = tuple(bad)
         bits = self._seen.saved(None if clears else marked[real])
-        state = {name: copy.copy(getattr(self, name)) for name in _STATE}
+        changing = _STATE if clears or bad or not self._open else _COUNTED
+        state = {name: copy.copy(getattr(self, name)) for name in changing}
         try:
             if wraps:
                 passes = self._order.epochs_of(epoch, taken, slots)

@@ -74,6 +74,7 @@ MAX_CONTROL_BYTES = 1 << 20
 """Of a frame that is not DATA: headers and settings have some hundred bytes."""
 
 _MESSAGE_HEAD = 5
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 _HTTP_STATUS = {
     "401": grpc.StatusCode.UNAUTHENTICATED,
@@ -293,7 +294,7 @@ class Call:
         self._outbox += self._http.data_to_send()
         try:
             while self._outbox:
-                sent = self._socket.send(self._outbox, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self._socket.send(self._outbox, _AT_ONCE)
                 del self._outbox[:sent]
         except BlockingIOError:
             pass

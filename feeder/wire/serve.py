@@ -70,6 +70,7 @@ MAX_OUTBOX_BYTES = 64 << 10
 _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 _READ_BYTES = 16 << 10
 _MESSAGE_HEAD = 5
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _TIMEOUT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -322,7 +323,7 @@ class ServedCall:
             return
         try:
             while self._outbox:
-                sent = self._socket.send(self._outbox, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self._socket.send(self._outbox, _AT_ONCE)
                 del self._outbox[:sent]
         except OSError:
             pass  # there is no room; or no connection, which whoever reads is told
