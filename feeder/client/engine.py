@@ -90,19 +90,8 @@ class Engine:
         self._compression: Choice = compression
         self._credentials = credentials
         self._spans = spans
-        self.links = {
-            str(address): Link(
-                address,
-                opening,
-                self,
-                time.monotonic,
-                compression,
-                str(address) in missing,
-                spans,
-                credentials,
-            )
-            for address in addresses
-        }
+        self._opening = opening
+        self.links = {str(address): self._link(address, str(address) in missing) for address in addresses}
         self._pid = os.getpid()
         self._spec = spec
         self._reference = reference
@@ -120,7 +109,6 @@ class Engine:
             rebalance=rebalance,
             pass_samples=max(1, order.lane_length(0)) if spec.remainder == "wrap" else None,
         )
-        self._opening = opening
         self._beside = beside
         self._watch = None if watched is None else Watch(*watched, self._found)
         self._lock = threading.Lock()
@@ -402,15 +390,7 @@ class Engine:
                 if name in links or name in self._leaving or self._closed:
                     continue
                 log.info("worker %s is new", name)
-                link = links[name] = Link(
-                    address,
-                    self._opening,
-                    self,
-                    time.monotonic,
-                    self._compression,
-                    spans=self._spans,
-                    credentials=self._credentials,
-                )
+                link = links[name] = self._link(address)
                 self._session.joined(name)
                 self._start(link)
             for name in links.keys() - names:
@@ -421,6 +401,18 @@ class Engine:
             self.links = links
         if self._closed:  # by `stop`, which takes no lock and may have missed one
             self.stop()
+
+    def _link(self, address: Address, missed: bool = False) -> Link:
+        return Link(
+            address,
+            self._opening,
+            self,
+            time.monotonic,
+            self._compression,
+            missed,
+            self._spans,
+            self._credentials,
+        )
 
     # With the lock held.
 

@@ -260,14 +260,10 @@ class ServedCall:
         rest = memoryview(message)
         while head or rest:
             with self._changed:
-                self._changed.wait_for(lambda: self._over or not self._reading or room(self._http) > 0)
-                self._check()
+                size = min(self._await_room(), len(head) + len(rest), MAX_FRAME_BYTES)
                 if not self._answered:
                     self._answered = True
                     self._http.send_headers(STREAM, _HEADERS)
-                size = min(room(self._http), len(head) + len(rest), MAX_FRAME_BYTES)
-                if size <= 0:
-                    raise _Aborted(grpc.StatusCode.INTERNAL, "no thread hears the client any more")
                 lead, head = head[:size], head[size:]
                 part, rest = rest[: size - len(lead)], rest[size - len(lead) :]
                 spend(self._http, size)
@@ -278,6 +274,17 @@ class ServedCall:
                 self._sending = False
                 self._idle_frames = 0
                 self._flush()
+
+    def _await_room(self) -> int:
+        """With the lock: waits for the peer's windows; returns how many bytes it takes in one frame."""
+        while True:
+            self._check()
+            size = room(self._http)
+            if size > 0:
+                return size
+            if not self._reading:
+                raise _Aborted(grpc.StatusCode.INTERNAL, "no thread hears the client any more")
+            self._changed.wait()
 
     def _end(self, code: grpc.StatusCode, details: str) -> None:
         status = [("grpc-status", str(code.value[0]))]
@@ -312,7 +319,7 @@ class ServedCall:
                 parts[0] = memoryview(parts[0])[sent:]
 
     def _take_outbox(self) -> bytes:
-        taken = bytes(self._outbox + self._http.data_to_send())
+        taken = bytes(self._outbox) + self._http.data_to_send()
         self._outbox.clear()
         return taken
 

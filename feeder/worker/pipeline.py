@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.batch import Asked, BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
-from feeder.records import Reading
+from feeder.batch import BadChunk, ChunkMaker, Fetched, FoundBad, MadeChunk
 from feeder.spec import StreamSpec
 from feeder.wire.codec import encode_reply
 from feeder.wire.messages import ChunkRequest, ClientReport, Draining
@@ -28,10 +27,11 @@ from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.access import Pace
 from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, failed, images_of
 from feeder.worker.arenas import Arena
+from feeder.worker.in_flight import Coming, InFlight, Work
 from feeder.worker.quarantine import Quarantine
-from feeder.worker.scheduler import Job, Scheduler
+from feeder.worker.scheduler import Scheduler
 from feeder.worker.served import Served
-from feeder.worker.shared_chunks import MadeOnce, Share, SharedChunks, Turn
+from feeder.worker.shared_chunks import MadeOnce, SharedChunks, Turn
 from feeder.worker.stages import Stages
 from feeder.worker.stream import Answer, Stream
 
@@ -44,10 +44,6 @@ BUDGET_BYTES = 512 << 20
 STREAM_BYTES = 128 << 20
 """Pixels that are made or wait to be sent: of all streams, and of one. 128 MiB are 27 chunks of 32 images of
 224 pixels, a tenth of a second of what the fastest host takes."""
-
-AHEAD_CHUNKS = 64
-AHEAD_BYTES = 256 << 20
-"""Chunks, and bytes of their records, that are asked for from object stores ahead of who decodes them."""
 
 MAX_OUTSTANDING = 256
 """Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
@@ -70,28 +66,10 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A request whose turn has come, and the chunk that it shares with others if it does."""
-
-    opened: OpenStream
-    job: Job
-    share: Share | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Coming:
-    """A chunk whose records were asked for from an object store."""
-
-    work: _Work
-    asked: Asked
-    reading: Reading
-
-
-@dataclass(frozen=True, slots=True)
 class _Ready:
     """What can be made, or copied where nothing was fetched."""
 
-    work: _Work
+    work: Work
     fetched: Fetched | None
 
 
@@ -126,9 +104,7 @@ class Pipeline:
         self._ready_changed = threading.Condition(self._lock)
         self._ready: deque[_Ready] = deque()
         self._reading = 0
-        self._coming: set[_Coming] = set()  # those that came included
-        self._coming_bytes = 0
-        self._came: deque[_Coming] = deque()
+        self._in_flight = InFlight()
         self._prefer_came = False
         self._read_ahead = readers + callers
         self._callers = callers
@@ -160,7 +136,7 @@ class Pipeline:
             return self._stages.infos(
                 {
                     "queue": self._scheduler.pending,
-                    "read": self._reading + len(self._coming),
+                    "read": self._reading + len(self._in_flight),
                     "ready": len(self._ready),
                     "make": self._callers - self._idle,
                     "send": sum(opened.stream.unsent for opened in self._open.values()),
@@ -204,7 +180,7 @@ class Pipeline:
             opened = self._open.pop(stream.number, None)
             self._scheduler.close(stream.number)
             self._shared.close(stream.number)
-            unwanted = [coming.reading for coming in self._coming if self._dropped(coming.work)]
+            unwanted = [coming.reading for coming in self._in_flight if self._dropped(coming.work)]
             self._work.notify_all()
         if opened is not None and opened.arena is not None:
             opened.arena.end()
@@ -282,7 +258,7 @@ class Pipeline:
         """Ends all threads, after the chunks that they are working on."""
         with self._lock:
             self._stopping = True
-            unwanted = [coming.reading for coming in self._coming]
+            unwanted = [coming.reading for coming in self._in_flight]
             self._work.notify_all()
             self._ready_changed.notify_all()
         for reading in unwanted:
@@ -290,8 +266,7 @@ class Pipeline:
         for thread in self._threads:
             thread.join()
         self._ready.clear()
-        self._came.clear()
-        self._coming.clear()
+        self._in_flight.clear()
 
     def _owes(self, stream: Stream) -> bool:
         with self._lock:
@@ -302,7 +277,7 @@ class Pipeline:
             self._read_one(*work)
             del work  # a thread that waits keeps nothing of a stream
 
-    def _read_one(self, work: _Work, coming: _Coming | None) -> None:
+    def _read_one(self, work: Work, coming: Coming | None) -> None:
         started_s = time.perf_counter()
         ready = asked = None
         try:
@@ -330,9 +305,8 @@ class Pipeline:
                 self._ready.append(ready)
                 self._ready_changed.notify()
             elif asked is not None and asked.reading is not None:
-                started = _Coming(work, asked, asked.reading)
-                self._coming.add(started)
-                self._coming_bytes += started.reading.nbytes
+                started = Coming(work, asked, asked.reading)
+                self._in_flight.add(started)
             if ready is None:
                 self._wake_reader()
         if started is not None:
@@ -340,55 +314,50 @@ class Pipeline:
             if not self._is_wanted(work):
                 started.reading.cancel()
 
-    def _begin(self, work: _Work) -> tuple[Turn, _Work]:
+    def _begin(self, work: Work) -> tuple[Turn, Work]:
         with self._lock:
             turn, share = self._shared.begin(work.job)
             if turn == "wait":  # while another is read and made
                 self._stages.leave(work.job, "read", time.perf_counter())
         return turn, replace(work, share=share)
 
-    def _is_wanted(self, work: _Work) -> bool:
+    def _is_wanted(self, work: Work) -> bool:
         """Whether anybody waits for a chunk in the making; where nobody does, it is not to be made."""
         with self._lock:
             return not self._dropped(work)
 
-    def _dropped(self, work: _Work) -> bool:
+    def _dropped(self, work: Work) -> bool:
         return work.opened.stream.closed if work.share is None else self._shared.abandon(work.share)
 
-    def _note_came(self, coming: _Coming) -> None:
+    def _note_came(self, coming: Coming) -> None:
         with self._lock:
-            self._came.append(coming)
+            self._in_flight.note_came(coming)
             self._wake_reader()
 
     def _wake_reader(self) -> None:
         """Where a reader may have work now. To wake one for nothing costs more than a chunk's bookkeeping."""
-        has_work = self._came or self._scheduler.waiting
+        has_work = self._in_flight.has_come or self._scheduler.waiting
         if has_work and len(self._ready) + self._reading < self._read_ahead:
             self._work.notify()
-
-    def _may_ask(self) -> bool:
-        return len(self._coming) < AHEAD_CHUNKS and self._coming_bytes < AHEAD_BYTES
 
     def _remote(self) -> set[int]:
         return {number for number, opened in self._open.items() if opened.maker.dataset.is_remote}
 
-    def _next_to_read(self) -> tuple[_Work, _Coming | None] | None:
+    def _next_to_read(self) -> tuple[Work, Coming | None] | None:
         """A chunk to ask for, or to read where there is nobody to ask; or one that came."""
         with self._lock:
             while not self._stopping:
                 if len(self._ready) + self._reading < self._read_ahead:
                     # To ask comes first, which is done at once, and turns it is where both take time.
-                    may_ask = self._may_ask()
-                    came = self._came and (self._prefer_came or not may_ask)
+                    may_ask = self._in_flight.may_ask
+                    came = self._in_flight.has_come and (self._prefer_came or not may_ask)
                     job = None if came else self._scheduler.take(() if may_ask else self._remote())
                     if job is not None:
                         self._stages.leave(job, "queue", time.perf_counter())
                         self._reading += 1
-                        return _Work(self._open[job.stream], job), None
-                    if self._came:
-                        coming = self._came.popleft()
-                        self._coming.discard(coming)
-                        self._coming_bytes -= coming.reading.nbytes
+                        return Work(self._open[job.stream], job), None
+                    if self._in_flight.has_come:
+                        coming = self._in_flight.take()
                         self._reading += 1
                         return coming.work, coming
                 self._work.wait()
@@ -402,7 +371,7 @@ class Pipeline:
                 self._counters.decode_s += time.perf_counter() - started_s
             del ready  # a thread that waits keeps no segment of the cache mapped
 
-    def _make_one(self, work: _Work, fetched: Fetched | None) -> None:
+    def _make_one(self, work: Work, fetched: Fetched | None) -> None:
         if fetched is None:
             self._copy(work)
             return
@@ -424,18 +393,18 @@ class Pipeline:
                 if job is not work.job:
                     self._stages.leave(job, "ready", made_s)
             works = [
-                _Work(self._open[job.stream], job, work.share) for job in jobs if job.stream in self._open
+                Work(self._open[job.stream], job, work.share) for job in jobs if job.stream in self._open
             ]
         for other in works:
             self._copy(other, first=other.job is work.job)
 
-    def _make_shared(self, work: _Work, make: Make) -> MadeOnce:
+    def _make_shared(self, work: Work, make: Make) -> MadeOnce:
         """Into memory of the worker's own: a client may change what is in its arena."""
         slots, spec = len(work.job.request.slots), work.opened.maker.spec
         images = images_of(np.empty(slots * spec.image_bytes, np.uint8), slots, spec)
         return MadeOnce(make(images, None), images)
 
-    def _copy(self, work: _Work, *, first: bool = False) -> None:
+    def _copy(self, work: Work, *, first: bool = False) -> None:
         """Answers with a chunk that is there; `first`: it was made for this job."""
         assert work.share is not None
         assert work.share.chunk is not None
@@ -478,7 +447,7 @@ class Pipeline:
         self._idle_counted_s = now_s
         self._idle += change
 
-    def _fail(self, work: _Work, error: Exception) -> None:
+    def _fail(self, work: Work, error: Exception) -> None:
         """Answers whoever waits for a chunk that cannot be made."""
         if isinstance(error, BadChunk):
             self._note_bad(work.opened.maker.spec, error.found)
