@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from feeder.cache.store import Cache, Shelf
+from feeder.cache.shelf import Shelf
+from feeder.cache.store import Cache
 from feeder.errors import Closed
 
 __all__ = ["Filler", "Offer", "PlanesOf"]
