@@ -65,10 +65,10 @@ class Filler:
     Args:
         cache: what is filled.
         planes: decodes; called from the thread, a few images at a time.
-        warm: what `warm` is told at once.
+        warm: what `warm` is told at once; None: nothing.
     """
 
-    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] = ()) -> None:
+    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] | None = None) -> None:
         self._cache = cache
         self._planes = planes
         self._warm: Iterator[Offer] | None = None
@@ -78,7 +78,8 @@ class Filler:
         self._queued = 0
         self._changed = threading.Condition()
         self._stopping = False
-        self.warm(warm)
+        if warm is not None:
+            self.warm(warm)
         self._thread = threading.Thread(target=self._run, name="feeder-fill", daemon=True)
         self._thread.start()
 
