@@ -36,6 +36,9 @@ LOCK_DEADLINE_S = 10.0
 
 _LOCK_POLL_S = 0.01
 
+_SPARE_BYTES = 32
+"""Of what a user says of itself, for a longer number."""
+
 _LOCK = "lock"
 _USERS = "users"
 _USER = "user.json"
@@ -157,7 +160,11 @@ class Folder:
                 f"{self.path}: this file system has no locks: name another folder ({self.option}-dir)"
             )
         self._own = own
-        self.describe(user)
+        try:
+            self.describe(user)
+        except BaseException:
+            self.leave()
+            raise
 
     def describe(self, user: User) -> None:
         """Says of itself what others are to know; has them look at the folder. Call it under the lock.
@@ -174,8 +181,9 @@ class Folder:
             "shards": sorted(user.shards),
         }
         text = json.dumps(about).encode()
-        os.ftruncate(self._own_fd, 0)  # in place, where the lock is: who dies of it is swept away
-        os.pwrite(self._own_fd, text, 0)
+        # In place, since the lock is on this file, and in the room of the first time: there may be no other.
+        size = os.fstat(self._own_fd).st_size or len(text) + _SPARE_BYTES
+        os.pwrite(self._own_fd, text.ljust(size), 0)
         os.utime(self.path)
 
     def leave(self) -> None:

@@ -79,7 +79,7 @@ class Asker:
                 connection, _ = self._listener.accept()
                 with connection:
                     if peer_pid(connection) == self._pid:
-                        return Verdict(**json.loads(_all_of(connection, deadline_s)))
+                        return _parsed(_all_of(connection, deadline_s))
         return None
 
 
@@ -112,12 +112,18 @@ def _left_s(deadline_s: float) -> float:
     return left_s
 
 
+def _parsed(text: bytes) -> Verdict:
+    try:
+        return Verdict(**json.loads(text))
+    except ValueError:  # it is cut short, or nothing at all
+        return Verdict(False, "its process has ended")
+
+
 def _all_of(connection: socket.socket, deadline_s: float) -> bytes:
-    """What comes until the peer ends; an end without a word is one of the process."""
     received = bytearray()
     while True:
         connection.settimeout(_left_s(deadline_s))
         piece = connection.recv(_PIECE_BYTES)
         if not piece:
-            return bytes(received) or json.dumps(asdict(Verdict(False, "its process has ended"))).encode()
+            return bytes(received)
         received += piece

@@ -495,7 +495,7 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 print(resolve(Size(64 << 30, None), Path(place)))
 (Path(place) / "other").write_bytes(bytes(1 << 20))
-cache = Cache(Folder(Path(place) / "cache"), 64 << 30, PIXELS, {"numbers": Numbers(each=400)},
+cache = Cache(Folder(Path(place) / "cache"), 9 << 20, PIXELS, {"numbers": Numbers(each=400)},
               segment_bytes=SEGMENT_BYTES)
 taken = []
 for record in range(800):
@@ -504,13 +504,22 @@ for record in range(800):
     taken.append(record)
 cache.seal()
 assert held(cache, range(800)) == set(taken), taken
+with open(Path(place) / "rest", "wb", buffering=0) as rest:
+    try:
+        while rest.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+cache.resize(1 << 20)
+assert 0 < cache.folder.used() <= 1 << 20, cache.folder.used()
+cache.resize(64 << 30)
 print("kept", len(taken))
 (Path(place) / "other").unlink()
 cache.close()
 """
 
 
-def test_a_small_tmpfs_is_full_without_a_signal(tmp_path: Path) -> None:
+def test_a_small_tmpfs_is_full_without_a_signal_and_takes_another_budget(tmp_path: Path) -> None:
     may = subprocess.run(["unshare", "-rm", "true"], capture_output=True)
     if may.returncode:
         pytest.skip(f"no mounts in a user namespace here: {may.stderr.decode().strip()}")
