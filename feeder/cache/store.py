@@ -374,8 +374,7 @@ class Cache:
         if surplus <= 0:
             return
         self.refresh()
-        unneeded = self._unneeded()
-        for name in [*unneeded, *(name for name in self.folder.names() if name not in unneeded)]:
+        for name in dict.fromkeys([*self._unneeded(), *self.folder.names()]):
             if surplus <= 0:
                 return
             surplus -= self.folder.evict([name])

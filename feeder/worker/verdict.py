@@ -86,17 +86,21 @@ class Asker:
 @contextlib.contextmanager
 def telling() -> Iterator[Callable[[Verdict], None]]:
     """For a reload that begins: calls who asked for it, if anybody did; gives what tells the verdict."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(TELL_S)
-        listens = False
-        with contextlib.suppress(OSError):
+    with contextlib.ExitStack() as stack:
+        asker = None
+        with contextlib.suppress(
+            OSError
+        ):  # nobody listens; or there are no descriptors left, and still a reload
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(TELL_S)
             connection.connect(_name(os.getpid()))
-            listens = peer_uid(connection) in (os.geteuid(), 0)
+            if peer_uid(connection) in (os.geteuid(), 0):
+                asker = connection
 
         def tell(verdict: Verdict) -> None:
-            if listens:
+            if asker is not None:
                 with contextlib.suppress(OSError):
-                    connection.sendall(json.dumps(asdict(verdict)).encode())
+                    asker.sendall(json.dumps(asdict(verdict)).encode())
 
         yield tell
 
