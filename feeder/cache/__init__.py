@@ -4,7 +4,8 @@ from feeder.cache.budget import Size, check_budget, parse_size, resolve
 from feeder.cache.encoded import ENCODED, EncodedShelf, encoded_filler, encoded_folder
 from feeder.cache.fill import Filler, Offer, PlanesOf
 from feeder.cache.folder import Folder, default_folder
-from feeder.cache.store import Cache, Counters, Found, Records, Shelf
+from feeder.cache.shelf import Counters, Found, Records, Shelf
+from feeder.cache.store import Cache
 
 __all__ = [
     "ENCODED",

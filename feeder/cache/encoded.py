@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from feeder.cache.fill import Filler, Offer
 from feeder.cache.folder import default_folder
-from feeder.cache.store import Cache, Shelf
+from feeder.cache.shelf import Shelf
+from feeder.cache.store import Cache
 
 __all__ = ["ENCODED", "EncodedShelf", "encoded_filler", "encoded_folder"]
 

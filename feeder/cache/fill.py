@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from feeder.cache.store import Cache, Shelf
+from feeder.cache.shelf import Shelf
+from feeder.cache.store import Cache
 from feeder.errors import Closed
 
 __all__ = ["Filler", "Offer", "PlanesOf"]
@@ -64,19 +65,21 @@ class Filler:
     Args:
         cache: what is filled.
         planes: decodes; called from the thread, a few images at a time.
-        warm: offers to be taken, in turns with those that come, until there is no more room.
+        warm: what `warm` is told at once; None: nothing.
     """
 
-    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] = ()) -> None:
+    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] | None = None) -> None:
         self._cache = cache
         self._planes = planes
-        self._warm: Iterator[Offer] | None = iter(warm)
+        self._warm: Iterator[Offer] | None = None
         self._warmed = 0
-        self._progress_s = time.monotonic()
+        self._progress_s = 0.0
         self._queue: deque[Offer] = deque()
         self._queued = 0
         self._changed = threading.Condition()
         self._stopping = False
+        if warm is not None:
+            self.warm(warm)
         self._thread = threading.Thread(target=self._run, name="feeder-fill", daemon=True)
         self._thread.start()
 
@@ -90,6 +93,13 @@ class Filler:
                     break
                 self._queue.append(offer)
                 self._queued += len(offer.image)
+            self._changed.notify()
+
+    def warm(self, offers: Iterable[Offer]) -> None:
+        """Has these offers taken, in turns with those that come, until there is no more room; they take the
+        place of what it warms up with now."""
+        with self._changed:
+            self._warm, self._warmed, self._progress_s = iter(offers), 0, time.monotonic()
             self._changed.notify()
 
     def close(self) -> None:
@@ -126,20 +136,20 @@ class Filler:
         batch: list[Offer] = []
         with self._changed:
             if self._warm is None:
-                self._changed.wait_for(lambda: self._queue or self._stopping, IDLE_S)
+                self._changed.wait_for(lambda: self._queue or self._warm or self._stopping, IDLE_S)
             while self._queue and len(batch) < BATCH:
                 offer = self._queue.popleft()
                 self._queued -= len(offer.image)
                 batch.append(offer)
-        if not batch and self._warm is not None and not self._stopping:
-            batch = self._next_warm()
+            warm = self._warm
+        if not batch and warm is not None and not self._stopping:
+            batch = self._next_warm(warm)
         return batch
 
-    def _next_warm(self) -> list[Offer]:
-        assert self._warm is not None
+    def _next_warm(self, warm: Iterator[Offer]) -> list[Offer]:
         batch: list[Offer] = []
         try:
-            batch.extend(itertools.islice(self._warm, BATCH))
+            batch.extend(itertools.islice(warm, BATCH))
         except Exception:  # what came before stays, and what is decoded anyway is still taken
             log.exception("cache: warming up has ended")
         self._warmed += len(batch)
@@ -155,7 +165,9 @@ class Filler:
                 counters.segments,
             )
         if done:
-            self._warm = None
+            with self._changed:
+                if self._warm is warm:
+                    self._warm = None
         return batch
 
     def _fill(self, batch: Sequence[Offer]) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeder.cache.segment import SegmentName
-from feeder.errors import ConfigError, StorageError
+from feeder.errors import Closed, ConfigError, StorageError
 
 __all__ = ["Folder", "Part", "User", "default_folder"]
 
@@ -35,6 +35,9 @@ LOCK_DEADLINE_S = 10.0
 """Decisions take milliseconds: who holds the lock for so long is stopped."""
 
 _LOCK_POLL_S = 0.01
+
+_SPARE_BYTES = 32
+"""Of what a user says of itself, for a longer number."""
 
 _LOCK = "lock"
 _USERS = "users"
@@ -53,7 +56,7 @@ class User:
 
     Attributes:
         pid: its number, for messages.
-        budget: bytes that it lets all users together take.
+        budget: bytes that it lets all users together take; where they differ, the least holds.
         family: of the segments that it can use (see `family`).
         shards: content of those that it serves.
     """
@@ -151,19 +154,37 @@ class Folder:
                 )
         own = self.path / _USERS / secrets.token_hex(4)
         own.mkdir(mode=0o700)
+        self._own_fd = os.open(own / _USER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if not _try_lock(self._own_fd):
+            raise ConfigError(
+                f"{self.path}: this file system has no locks: name another folder ({self.option}-dir)"
+            )
+        self._own = own
+        try:
+            self.describe(user)
+        except BaseException:
+            self.leave()
+            raise
+
+    def describe(self, user: User) -> None:
+        """Says of itself what others are to know; has them look at the folder. Call it under the lock.
+
+        Raises:
+            Closed: it is no user of the folder any more.
+        """
+        if self._own is None:
+            raise Closed(f"{self.path}: this cache is closed")
         about = {
             "pid": user.pid,
             "budget": user.budget,
             "family": user.family,
             "shards": sorted(user.shards),
         }
-        self._own_fd = os.open(own / _USER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if not _try_lock(self._own_fd):
-            raise ConfigError(
-                f"{self.path}: this file system has no locks: name another folder ({self.option}-dir)"
-            )
-        os.write(self._own_fd, json.dumps(about).encode())
-        self._own = own
+        text = json.dumps(about).encode()
+        # In place, since the lock is on this file, and in the room of the first time: there may be no other.
+        size = os.fstat(self._own_fd).st_size or len(text) + _SPARE_BYTES
+        os.pwrite(self._own_fd, text.ljust(size), 0)
+        os.utime(self.path)
 
     def leave(self) -> None:
         """Ends the use; call it when nothing is mapped any more. May be called again."""
@@ -196,8 +217,16 @@ class Folder:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     status = os.stat(os.path.join(folder, name), follow_symlinks=False)
-                    sizes[status.st_ino] = max(status.st_size, 512 * status.st_blocks)
+                    sizes[status.st_ino] = _bytes_of(status)
         return sum(sizes.values())
+
+    def held(self) -> int:
+        """Bytes of what was reserved or sealed and is not evicted."""
+        found = 0
+        for entry in os.scandir(self.path):
+            with contextlib.suppress(FileNotFoundError):
+                found += _bytes_of(entry.stat(follow_symlinks=False)) if entry.is_file() else 0
+        return found
 
     def reserve(self, nbytes: int) -> Part | None:
         """Takes bytes for a segment; None where the file system is full. Call it under the lock.
@@ -243,11 +272,19 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._own / name)
 
-    def evict(self, names: Iterable[str]) -> None:
-        """Takes segments out of the folder; those who have them mapped keep them until they let go."""
+    def evict(self, names: Iterable[str]) -> int:
+        """Takes segments out of the folder; those who have them mapped keep them until they let go.
+
+        Returns:
+            How many bytes they have.
+        """
+        evicted = 0
         for name in names:
             with contextlib.suppress(FileNotFoundError):
+                status = os.stat(self.path / name, follow_symlinks=False)
                 os.unlink(self.path / name)
+                evicted += _bytes_of(status)
+        return evicted
 
     def _sweep(self) -> None:
         for own in _entries(self.path / _USERS):
@@ -258,6 +295,10 @@ class Folder:
             if name.endswith(_PART) and not _is_locked(self.path / name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.path / name)
+
+
+def _bytes_of(status: os.stat_result) -> int:
+    return max(status.st_size, 512 * status.st_blocks)
 
 
 def _entries(folder: Path) -> Sequence[str]:

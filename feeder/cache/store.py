@@ -9,18 +9,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from feeder.cache.budget import check_budget
 from feeder.cache.folder import Folder, Part, User
-from feeder.cache.segment import OVERHEAD_BYTES, SEGMENT_BYTES, Draft, Row, Segment, SegmentUnusable, family
+from feeder.cache.segment import OVERHEAD_BYTES, SEGMENT_BYTES, Draft, Segment, SegmentUnusable, family
+from feeder.cache.shelf import NONE, ROWS, Counters, Found, Records, Shelf
 from feeder.errors import StorageError
 
-__all__ = ["Cache", "Counters", "Found", "Records", "Shelf"]
+__all__ = ["Cache"]
 
 log = logging.getLogger(__name__)
 
@@ -32,137 +32,11 @@ _FRESH_NS = 100_000_000
 
 _PAGE = 4096
 
-_NONE = -1
-_ROWS = 1 << 20  # places are slot * _ROWS + row
-
-
-class Records(Protocol):
-    """What the cache has to know of a data set."""
-
-    @property
-    def name(self) -> str:
-        """What it is called here."""
-
-    def shard_starts(self) -> Sequence[tuple[str, int, int]]:
-        """For each shard its content, its first record, and how many records it has."""
-
-    def digest(self, record: int) -> int:
-        """Of a record's bytes."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Sums since the start, and what is there now."""
-
-    hits: int = 0
-    misses: int = 0
-    filled: int = 0
-    dropped: int = 0
-    bytes: int = 0
-    segments: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What the cache has of some records; the planes stay valid as long as this lives.
-
-    Attributes:
-        places: int64 [n], -1 where there is nothing.
-        sizes: int32 [n, 2], (width, height) in pixels of the full image; (0, 0) where there is nothing.
-        planes: of each record, or None.
-    """
-
-    places: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int32]
-    planes: list[memoryview | None]
-    _segments: tuple[Segment, ...] = field(repr=False)
-
-
-class Shelf:
-    """What the cache has of one data set; made by Cache.shelf."""
-
-    def __init__(self, cache: Cache, records: Records) -> None:
-        self.name = records.name
-        self._cache = cache
-        self._records = records
-        self._shards = list(records.shard_starts())
-        self._starts = np.array([first for _, first, _ in self._shards], np.int64)
-        self._of_content: dict[str, list[tuple[int, int]]] = {}
-        for content, first, size in self._shards:
-            self._of_content.setdefault(content, []).append((first, size))
-        count = sum(size for _, _, size in self._shards)
-        self._sizes = np.zeros((count, 2), np.int32)
-        self._places: dict[int, npt.NDArray[np.int64]] = {}
-        self._refused = np.zeros(count, np.bool_)
-        self._drafted: set[tuple[int, int]] = set()
-
-    def find(
-        self,
-        records: npt.NDArray[np.int64],
-        reductions: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.uint8]],
-    ) -> Found:
-        """Looks for records, and counts hits and misses.
-
-        Args:
-            records: int64 [n], numbers in the data set; -1 is no record.
-            reductions: gives the scales at which images of these sizes, int32 [m, 2], are wanted.
-        """
-        return self._cache._find(self, records, reductions)
-
-    def has(self, record: int, reduction: int | None) -> bool:
-        """Whether there is no use in offering a record: it is there, or about to be, or cannot be kept.
-
-        Args:
-            reduction: scale at which it is wanted; None: any.
-        """
-        if self._refused[record]:
-            return True
-        for scale in (1, 2, 4, 8) if reduction is None else (reduction,):
-            places = self._places.get(scale)
-            if (places is not None and places[record] != _NONE) or (record, scale) in self._drafted:
-                return True
-        return False
-
-    def refuse(self, record: int) -> None:
-        """Remembers that a record cannot be kept."""
-        self._refused[record] = True
-
-    def forget(self, record: int) -> None:
-        """Treats a record as if it were not there: what is there turned out damaged."""
-        with self._cache._lock:
-            for places in self._places.values():
-                places[record] = _NONE
-            self._cache._counters.dropped += 1
-
-    def _row(self, record: int, reduction: int, size: tuple[int, int]) -> Row:
-        number = int(np.searchsorted(self._starts, record, "right")) - 1
-        content, first, _ = self._shards[number]
-        return Row(content, record - first, self._records.digest(record), reduction, *size)
-
-    def _numbers(self, row: Row) -> list[int]:
-        """The records that a row is of; a shard may be there more than once."""
-        return [
-            first + row.record
-            for first, count in self._of_content.get(row.shard, ())
-            if row.record < count and self._records.digest(first + row.record) == row.digest
-        ]
-
-    def _put(self, row: Row, place: int) -> None:
-        for record in self._numbers(row):
-            if row.reduction not in self._places:
-                self._places[row.reduction] = np.full(len(self._sizes), _NONE, np.int64)
-            self._places[row.reduction][record] = place
-            self._sizes[record] = row.width, row.height
-
-    def _remove(self, slot: int) -> None:
-        for places in self._places.values():
-            places[(places >= slot * _ROWS) & (places < (slot + 1) * _ROWS)] = _NONE
-
 
 class Cache:
     """Decoded planes of the records of some data sets, in a folder that processes share.
 
-    `find` may be called from any thread; what changes the cache comes from one thread.
+    All of it may be called from any thread; what changes the cache waits for its turn, `find` does not.
 
     Args:
         folder: where.
@@ -191,6 +65,7 @@ class Cache:
         self._segment_bytes = segment_bytes
         self._pixels = pixels
         self._family = family(pixels)
+        self._changing = threading.RLock()
         self._lock = threading.Lock()
         self._shelves = {name: Shelf(self, records) for name, records in datasets.items()}
         self._slots: list[Segment | None] = []
@@ -202,14 +77,16 @@ class Cache:
         self._full_ns = -1
         self._told_full = False
         shards = frozenset(shard for shelf in self._shelves.values() for shard, _, _ in shelf._shards)
+        self._user = User(os.getpid(), budget, self._family, shards)
         with folder.locked():
-            folder.join(User(os.getpid(), budget, self._family, shards))
+            folder.join(self._user)
             try:
                 self._remove_other_pixels()
                 self._shrink()
             except BaseException:
                 folder.leave()
                 raise
+        self._let_go(folder.names())
 
     def shelf(self, name: str) -> Shelf:
         """Of one of the data sets."""
@@ -236,19 +113,49 @@ class Cache:
 
         Segments that turn out damaged are dropped, with a line in the log.
         """
-        changed_ns = self._changed_ns()
-        if changed_ns == self._seen_ns:
-            return False
-        names = self.folder.names()
-        changed = False
-        for name in set(self._loaded) - set(names):
-            self._forget(name)
-            changed = True
-        for name in names:
-            if name.startswith(self._family) and name not in self._loaded and name not in self._useless:
-                changed |= self._load(name)
-        self._seen_ns = changed_ns if time.time_ns() - changed_ns > _FRESH_NS else -1
-        return changed
+        with self._changing:
+            changed_ns = self._changed_ns()
+            if changed_ns == self._seen_ns:
+                return False
+            names = self.folder.names()
+            changed = self._let_go(names)
+            for name in names:
+                if name.startswith(self._family) and name not in self._loaded and name not in self._useless:
+                    changed |= self._load(name)
+            self._seen_ns = changed_ns if time.time_ns() - changed_ns > _FRESH_NS else -1
+            return changed
+
+    def resize(self, budget: int) -> None:
+        """Takes another budget, and evicts at once what has no room in it. What was found stays valid, and is
+        freed when it is let go.
+
+        Until all who use the folder have taken the same budget, the least of theirs holds.
+
+        Raises:
+            ConfigError: the budget is next to nothing.
+            StorageError: the folder cannot be locked.
+            Closed: the cache is closed.
+        """
+        check_budget(budget)
+        with self._changing:
+            if budget < self.budget:
+                self.seal()  # what is reserved cannot be evicted
+            with self.folder.locked():
+                self._user = replace(self._user, budget=budget)
+                self.folder.describe(self._user)
+                self.budget = budget
+                self._shrink()
+                least = min(self.folder.users(), key=lambda user: user.budget)
+            self._let_go(self.folder.names())
+            self._full_ns, self._told_full = -1, False
+        log.info("cache: at most %.1f MB in %s from now on", budget / 1e6, self.folder.path)
+        if least.budget < budget:
+            log.warning(
+                "cache: %s: process %d keeps it below %.1f MB, until it takes another budget, too, or ends",
+                self.folder.path,
+                least.pid,
+                least.budget / 1e6,
+            )
 
     def add(
         self, shelf: Shelf, record: int, reduction: int, size: tuple[int, int], planes: bytes | memoryview
@@ -266,41 +173,44 @@ class Cache:
         Raises:
             OSError: the folder cannot be written.
         """
-        if len(planes) + OVERHEAD_BYTES > self._segment_bytes:
-            shelf.refuse(record)
-            return True
-        if shelf.has(record, reduction):
-            return True
-        row = shelf._row(record, reduction, size)
-        for _ in range(2):
-            opened = self._open.get(shelf.name) or self._reserve(shelf)
-            if opened is None:
-                return False
-            if opened[1].append(row, planes):
-                shelf._drafted.add((record, reduction))
+        with self._changing:
+            if len(planes) + OVERHEAD_BYTES > self._segment_bytes:
+                shelf.refuse(record)
                 return True
-            if not opened[1].rows:  # larger than what is left
-                self._close_part(shelf.name)
-                self._note_full(of_disk=False)
-                return False
-            self._seal(shelf.name)
-        return False
+            if shelf.has(record, reduction):
+                return True
+            row = shelf._row(record, reduction, size)
+            for _ in range(2):
+                opened = self._open.get(shelf.name) or self._reserve(shelf)
+                if opened is None:
+                    return False
+                if opened[1].append(row, planes):
+                    shelf._drafted.add((record, reduction))
+                    return True
+                if not opened[1].rows:  # larger than what is left
+                    self._close_part(shelf.name)
+                    self._note_full(of_disk=False)
+                    return False
+                self._seal(shelf.name)
+            return False
 
     def seal(self) -> None:
         """Seals what is open, however little it is."""
-        for name in list(self._open):
-            self._seal(name)
+        with self._changing:
+            for name in list(self._open):
+                self._seal(name)
 
     def close(self) -> None:
         """Seals what is open and leaves the folder; call it when nothing that was found is in use."""
-        with contextlib.suppress(OSError):
-            self.seal()
-        for name in list(self._open):
-            self._close_part(name)
-        with self._lock:
-            self._slots.clear()
-            self._loaded.clear()
-        self.folder.leave()
+        with self._changing:
+            with contextlib.suppress(OSError):
+                self.seal()
+            for name in list(self._open):
+                self._close_part(name)
+            with self._lock:
+                self._slots.clear()
+                self._loaded.clear()
+            self.folder.leave()
 
     def _find(
         self,
@@ -309,7 +219,7 @@ class Cache:
         reductions: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.uint8]],
     ) -> Found:
         count = len(records)
-        places = np.full(count, _NONE, np.int64)
+        places = np.full(count, NONE, np.int64)
         planes: list[memoryview | None] = [None] * count
         segments: dict[int, Segment] = {}
         with self._lock:
@@ -321,16 +231,16 @@ class Cache:
                     if reduction in shelf._places:
                         those = known[wanted == reduction]
                         places[those] = shelf._places[reduction][records[those]]
-            for position in np.flatnonzero(places != _NONE).tolist():
-                slot, row = divmod(int(places[position]), _ROWS)
+            for position in np.flatnonzero(places != NONE).tolist():
+                slot, row = divmod(int(places[position]), ROWS)
                 segment = self._slots[slot]
                 assert segment is not None
                 segments[slot] = segment
                 planes[position] = segment.planes(row)
-            hits = int(np.count_nonzero(places != _NONE))
+            hits = int(np.count_nonzero(places != NONE))
             self._counters.hits += hits
             self._counters.misses += int(np.count_nonzero(records >= 0)) - hits
-        sizes[places == _NONE] = 0
+        sizes[places == NONE] = 0
         return Found(places, sizes, planes, tuple(segments.values()))
 
     def _load(self, name: str) -> bool:
@@ -360,8 +270,15 @@ class Cache:
             self._loaded[name] = slot
             for number, row in enumerate(segment.rows):
                 for shelf in self._shelves.values():
-                    shelf._put(row, slot * _ROWS + number)
+                    shelf._put(row, slot * ROWS + number)
         return True
+
+    def _let_go(self, names: Sequence[str]) -> bool:
+        """Forgets all segments but these; whether there were any."""
+        gone = self._loaded.keys() - set(names)
+        for name in gone:
+            self._forget(name)
+        return bool(gone)
 
     def _forget(self, name: str) -> None:
         with self._lock:
@@ -445,32 +362,37 @@ class Cache:
 
     def _room(self) -> int:
         """Bytes that may still be reserved; negative where the folder has more than it may."""
-        return self.budget - SLACK_BYTES - self.folder.used()
+        return self._most() - self.folder.used()
+
+    def _most(self) -> int:
+        """Bytes that the folder may have of what is reserved, sealed, or evicted and still mapped."""
+        return min(user.budget for user in self.folder.users()) - SLACK_BYTES
 
     def _shrink(self) -> None:
-        """Evicts until the budget holds: what nobody needs first, then what is oldest."""
-        if self._room() >= 0:
+        """Evicts until what is left has room in the budget: what nobody needs first, then what is oldest."""
+        surplus = self.folder.held() - self._most()
+        if surplus <= 0:
             return
         self.refresh()
-        self._evict_unneeded(0)
-        while self._room() < 0 and (names := self.folder.names()):
-            self._evict(names[0])
+        for name in dict.fromkeys([*self._unneeded(), *self.folder.names()]):
+            if surplus <= 0:
+                return
+            surplus -= self.folder.evict([name])
 
     def _evict_unneeded(self, room: int) -> None:
         """Evicts segments that no living user has a data set for, oldest first, until there is room."""
-        users = [user for user in self.folder.users() if user.family == self._family]
-        for name in self.folder.names():
+        for name in self._unneeded():
             if self._room() >= room:
                 return
-            shards = self._useless.get(name)
-            if shards is not None and not any(shards & user.shards for user in users):
-                log.info("cache: %s: evicted, no worker serves what it holds", name)
-                self._evict(name)
+            log.info("cache: %s: evicted, no worker serves what it holds", name)
+            self.folder.evict([name])
 
-    def _evict(self, name: str) -> None:
-        self.folder.evict([name])
-        if name in self._loaded:
-            self._forget(name)
+    def _unneeded(self) -> list[str]:
+        """Segments that no living user has a data set for, oldest first."""
+        users = [user for user in self.folder.users() if user.family == self._family]
+        served = frozenset[str]().union(*(user.shards for user in users))
+        names = self.folder.names()
+        return [name for name in names if name in self._useless and not self._useless[name] & served]
 
     def _changed_ns(self) -> int:
         try:

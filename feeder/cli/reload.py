@@ -6,10 +6,11 @@ import argparse
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 
 from feeder.cli.options import add_client_options, client_credentials
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, WorkerUnavailable
 
 __all__ = ["register"]
 
@@ -18,9 +19,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command."""
     parser = subparsers.add_parser(
         "reload",
-        help="have a worker read certificates, tokens and data sets again",
-        description="Sends SIGHUP to a worker of this host. It takes new certificates, tokens and data sets\n"
-        "without ending a stream, or refuses all where a part is wrong; its log says which.",
+        help="have a worker read its settings again",
+        description="Sends SIGHUP to a worker of this host, and says what became of it. It takes new\n"
+        "certificates, tokens, data sets, budgets and log level without ending a stream, and names what\n"
+        "needs a restart. Where a part is wrong it takes nothing; then the exit code is 2.",
         epilog="examples:\n  feeder reload 127.0.0.1:50051\n  feeder reload 4711\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -32,11 +34,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="127.0.0.1:50051",
         help="where it listens, or number of its process (default: %(default)s)",
     )
+    parser.add_argument(
+        "--wait-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds to wait for its answer; to index new data may take longer (default: %(default)g)",
+    )
     add_client_options(parser)
     parser.set_defaults(run=_reload)
 
 
 def _reload(args: argparse.Namespace) -> int:
+    from feeder.worker.verdict import Asker
+
+    if not 0 < args.wait_s < threading.TIMEOUT_MAX:
+        raise ConfigError(f"--wait-s must be more than 0 seconds, got {args.wait_s}")
     pid = int(args.worker) if args.worker.isdecimal() else _pid(args)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -44,13 +57,23 @@ def _reload(args: argparse.Namespace) -> int:
         raise ConfigError(f"there is no process {pid} here") from None
     if b"worker" not in words:  # SIGHUP ends most others
         raise ConfigError(f"process {pid} is no `feeder worker`")
-    try:
-        os.kill(pid, signal.SIGHUP)
-    except ProcessLookupError:
-        raise ConfigError(f"there is no process {pid} here any more") from None
-    except PermissionError:
-        raise ConfigError(f"process {pid} is another user's") from None
-    print(f"process {pid} was told; its log says what it took")
+    with Asker(pid) as asker:
+        try:
+            os.kill(pid, signal.SIGHUP)
+        except ProcessLookupError:
+            raise ConfigError(f"there is no process {pid} here any more") from None
+        except PermissionError:
+            raise ConfigError(f"process {pid} is another user's") from None
+        verdict = asker.hear(args.wait_s)
+    if verdict is None:
+        raise WorkerUnavailable(
+            f"process {pid} was told, and has not said in {args.wait_s:g} s what became of it: its log will; "
+            f"--wait-s waits longer"
+        )
+    if not verdict.taken:
+        raise ConfigError(f"process {pid} goes on with the settings of before: {verdict.text}")
+    for line in filter(None, (verdict.text, verdict.restart)):
+        print(f"process {pid}: {line}")
     return 0
 
 

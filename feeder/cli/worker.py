@@ -32,8 +32,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "worker",
         help="serve data sets to trainers",
         description="Serves data sets until SIGTERM or SIGINT (Ctrl-C), which let it answer what it owes\n"
-        "and go; a second one forces it. SIGHUP, or `feeder reload`, has it read certificates, tokens and\n"
-        "data sets again. Prints one line on stdout when it is ready; logs go to stderr.",
+        "and go; a second one forces it. SIGHUP, or `feeder reload`, has it read its settings again. Prints\n"
+        "one line on stdout when it is ready; logs go to stderr.",
         epilog="examples:\n"
         "  feeder worker --dataset train=/data/train/ --dataset val=/data/val/ --threads 8\n"
         "  feeder worker --dataset t=/data/ --listen 0.0.0.0:50051 --tls-cert cert.pem --tls-key key.pem\n"
@@ -187,7 +187,7 @@ def _worker(args: argparse.Namespace) -> int:
         try:
             return worker_config(args.again())
         except SystemExit:  # of argparse, which has said why
-            raise ConfigError("the settings cannot be read, the line above says why") from None
+            raise ConfigError("the settings cannot be read; stderr of the worker says why") from None
 
     try:
         return serve(config, ready, again)
@@ -257,6 +257,8 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
         http=None if args.http is None else _named("--http", parse_listen, args.http),
         arena_bytes=_bytes("--arena-bytes", args.arena_bytes),
         arena_dir=args.arena_dir,
+        log_format=args.log_format,
+        log_level=args.log_level,
         trace=args.trace,
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,

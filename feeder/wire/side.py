@@ -24,6 +24,7 @@ __all__ = [
     "SIDE_TIMEOUT_S",
     "check_memory",
     "may_share",
+    "peer_pid",
     "peer_uid",
     "receive_offer",
     "receive_token",
@@ -55,6 +56,12 @@ def peer_uid(connection: socket.socket) -> int:
     """The user who connected, or who listens, as the kernel knows it."""
     _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process who connected, or who listens, as the kernel knows it."""
+    pid, _, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid)
 
 
 def may_share(uid: int, own: int) -> bool:

@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections.abc import Mapping
 
-from feeder.records import Dataset
+from feeder.errors import BadRecord, ConfigError
+from feeder.records import Dataset, SeekMode
+from feeder.worker.config import WorkerConfig
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "open_dataset"]
+
+log = logging.getLogger(__name__)
+
+
+def open_dataset(config: WorkerConfig, seek: SeekMode, name: str, patterns: tuple[str, ...]) -> Dataset:
+    """Opens a data set, and sees that it can be used.
+
+    Raises:
+        ConfigError: no shard matches, or every record is bad.
+        BadShard, StorageError: a shard or its index cannot be used.
+    """
+    dataset = Dataset.open(
+        name,
+        patterns,
+        keys=config.keys,
+        format_name=config.format_name,
+        index_dir=config.index_dir,
+        build=config.build_index,
+        progress=sys.stderr.isatty(),
+        seek=seek,
+    )
+    try:
+        _require_usable(dataset)
+    except BaseException:
+        dataset.close()
+        raise
+    _warn_of_slow_shards(dataset)
+    log.info(
+        "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
+        name,
+        len(dataset),
+        len(dataset.shards),
+        "s" * (len(dataset.shards) != 1),
+        dataset.bad,
+        dataset.nbytes / 1e6,
+        dataset.fingerprint[:12],
+    )
+    return dataset
 
 
 class Catalog:
@@ -67,3 +109,29 @@ class Catalog:
 def _close(datasets: list[Dataset]) -> None:
     for dataset in datasets:
         dataset.close()
+
+
+def _require_usable(dataset: Dataset) -> None:
+    """Raises ConfigError where every record is bad: a wrong key, most likely."""
+    if dataset.bad == len(dataset):
+        try:
+            dataset.read(0)
+        except BadRecord as error:
+            raise ConfigError(
+                f"data set {dataset.name!r}: none of its {len(dataset)} records can be used ({error}): "
+                f"check --image-key, --label-key and --label-base"
+            ) from error
+
+
+def _warn_of_slow_shards(dataset: Dataset) -> None:
+    slow = [(shard.name, shard.slow) for shard in dataset.shards if shard.slow is not None]
+    if slow:
+        name, reason = slow[0]
+        log.warning(
+            "data set %s is slow to read (%d of %d shards), such as %s: %s",
+            dataset.name,
+            len(slow),
+            len(dataset.shards),
+            name,
+            reason,
+        )

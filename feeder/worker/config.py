@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from feeder.cache import Size
 from feeder.decode import Kind
@@ -13,7 +14,10 @@ from feeder.records import FormatName, RecordKeys, SeekMode
 from feeder.wire import MAX_NAME
 from feeder.wire.address import Address, is_local
 
-__all__ = ["ARENA_BYTES", "LISTEN", "SHARE_BYTES", "WorkerConfig"]
+__all__ = ["ARENA_BYTES", "LISTEN", "SHARE_BYTES", "LogFormat", "LogLevel", "WorkerConfig"]
+
+LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 LISTEN = Address("tcp", "127.0.0.1", 50051)
 
@@ -55,6 +59,8 @@ class WorkerConfig:
         http: where to answer for metrics and health, host and port; None: nowhere.
         arena_bytes: most memory of clients on this host that is written into; 0: none.
         arena_dir: folder of the socket over which they hand it over; None: the user's runtime folder.
+        log_format: in which it is logged, by who runs the worker.
+        log_level: least that is logged; who runs the worker sees to it at the start.
         trace: whether spans of the chunks that clients trace are exported.
         tls_cert: of the worker, in PEM; None: no TLS.
         tls_key: of that; None: it is in the same file.
@@ -84,6 +90,8 @@ class WorkerConfig:
     http: Address | None = None
     arena_bytes: int = ARENA_BYTES
     arena_dir: Path | None = None
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "info"
     trace: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
-import select
 import signal
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from feeder.decode import Decoder, Kind, open_decoder, pixel_digests
-from feeder.errors import BadRecord, ConfigError
-from feeder.records import Dataset, SeekMode
-from feeder.records.claims import leave_all
+from feeder.errors import ConfigError
+from feeder.records import Dataset
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.tls import server_context
 from feeder.worker.access import Access
 from feeder.worker.arenas import Arenas, default_folder
-from feeder.worker.caching import open_caching, open_encoded_caching
-from feeder.worker.catalog import Catalog
+from feeder.worker.caching import Filled, open_caching, open_encoded_caching
+from feeder.worker.catalog import Catalog, open_dataset
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
 from feeder.worker.front import OTHERS_CONNECTIONS, SPARE_CONNECTIONS, Front
@@ -44,9 +40,10 @@ from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.refusals import Refusals
-from feeder.worker.reload import Reloader
+from feeder.worker.reload import Reloader, Running
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
+from feeder.worker.signals import RELOAD, Inbox, ended_at_once
 from feeder.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -74,10 +71,6 @@ STOP_MARGIN_S = 15.0
 EXIT_CUT = 1
 """Exit code where streams were cut, because drain_s passed or a second signal came."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-_RELOAD = signal.SIGHUP.name
-
 
 def serve(
     config: WorkerConfig,
@@ -98,69 +91,23 @@ def serve(
         BadShard, StorageError: a shard or its index cannot be used.
     """
     with ExitStack() as stack:
-        with _ended_at_once() as hung_up:
+        with ended_at_once() as hung_up:
             worker = _Worker(config, stack)
         supervisor = Supervisor()
-        inbox = stack.enter_context(_Inbox(supervisor))
+        inbox = stack.enter_context(Inbox(supervisor))
         on_ready(worker.address)
         supervisor.ready(f"serving at {worker.address}")
         if hung_up:
             inbox.post(signal.SIGHUP)
-        while (came := inbox.get()) == _RELOAD:
+        while (came := inbox.get()) == RELOAD:
             worker.reload(again or (lambda: config))
         log.info("%s came", came)
         supervisor.stopping(config.drain_s + STOP_MARGIN_S)
         return worker.drain(inbox)
 
 
-@contextmanager
-def _ended_at_once() -> Iterator[list[int]]:
-    """SIGTERM ends the process as usual, since an index in the making is not waited for; but others need not
-    wait for what it had claimed either. Gives what SIGHUP adds to."""
-    hung_up: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        leave_all()
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    before_hup = signal.signal(signal.SIGHUP, lambda number, frame: hung_up.append(number))
-    try:
-        yield hung_up
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGHUP, before_hup)
-
-
 def _tls(config: WorkerConfig, client_ca: Path | None) -> ssl.SSLContext | None:
     return None if config.tls_cert is None else server_context(config.tls_cert, config.tls_key, client_ca)
-
-
-def _require_usable(dataset: Dataset) -> None:
-    """Raises ConfigError where every record is bad: a wrong key, most likely."""
-    if dataset.bad == len(dataset):
-        try:
-            dataset.read(0)
-        except BadRecord as error:
-            raise ConfigError(
-                f"data set {dataset.name!r}: none of its {len(dataset)} records can be used ({error}): "
-                f"check --image-key, --label-key and --label-base"
-            ) from error
-
-
-def _warn_of_slow_shards(dataset: Dataset) -> None:
-    slow = [(shard.name, shard.slow) for shard in dataset.shards if shard.slow is not None]
-    if slow:
-        name, reason = slow[0]
-        log.warning(
-            "data set %s is slow to read (%d of %d shards), such as %s: %s",
-            dataset.name,
-            len(slow),
-            len(dataset.shards),
-            name,
-            reason,
-        )
 
 
 def _open_arenas(config: WorkerConfig) -> Arenas | None:
@@ -187,56 +134,6 @@ def _open_decoder(threads: int, kind: Kind) -> Decoder:
             "(make system) and build again"
         )
     return decoder
-
-
-class _Inbox:
-    """Signals that come, and notes of other threads, one byte each.
-
-    A pipe, because the system may hand a signal to any thread of the process: then nothing wakes the main
-    thread but what Python's own handler writes to the wakeup descriptor.
-    """
-
-    IDLE = 0
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._receive, self._send = os.pipe()
-        os.set_blocking(self._send, False)
-
-    def __enter__(self) -> Self:
-        self._handlers = {number: signal.signal(number, _noted) for number in _SIGNALS}
-        self._wakeup = signal.set_wakeup_fd(self._send, warn_on_full_buffer=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        os.close(self._receive)
-        os.close(self._send)
-
-    def post(self, number: int) -> None:
-        """As if a signal had come, or IDLE."""
-        os.write(self._send, bytes([number]))
-
-    def get(self, timeout_s: float | None = None) -> str | None:
-        """What came first; None after the timeout. Who supervises the process hears from it meanwhile."""
-        until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        beat_s = self._supervisor.beat_s or math.inf
-        while True:
-            wait_s = min(max(0.0, until_s - time.monotonic()), beat_s)
-            ready, _, _ = select.select([self._receive], [], [], None if wait_s == math.inf else wait_s)
-            if ready:
-                break
-            if time.monotonic() >= until_s:
-                return None
-            self._supervisor.beat()
-        number = os.read(self._receive, 1)[0]
-        return "all streams ended" if number == self.IDLE else signal.Signals(number).name
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """A handler of Python's own, so that the signal reaches the wakeup descriptor and does nothing else."""
 
 
 class _Reflection(reflection.ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
@@ -300,10 +197,10 @@ class _Worker:
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
-        self._seek: SeekMode = config.seek if decoder.seeks else "off"
+        open_one = partial(open_dataset, config, config.seek if decoder.seeks else "off")
         datasets: dict[str, Dataset] = {}
         for name, patterns in config.datasets.items():
-            datasets[name] = self._open_dataset(name, patterns)
+            datasets[name] = open_one(name, patterns)
             stack.callback(datasets[name].close)
         catalog = Catalog(datasets)
         stack.callback(catalog.close)
@@ -341,7 +238,9 @@ class _Worker:
             encoded,
             Gate(access, refusals, self._front.caller),
         )
-        self._reloader = Reloader(config, self._front, access, catalog, self._http, self._open_dataset)
+        caches: dict[str, Filled | None] = {"cache": caching, "encoded": encoded}
+        running = Running(self._front, access, catalog, self._http, self._pipeline, caches)
+        self._reloader = Reloader(config, running, open_one)
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
         )
@@ -374,7 +273,7 @@ class _Worker:
         """Reads the settings again, and takes what may change at run time; returns at once."""
         self._reloader.begin(again)
 
-    def drain(self, inbox: _Inbox) -> int:
+    def drain(self, inbox: Inbox) -> int:
         """Answers what is owed, until drain_s passed or another signal comes."""
         self._reloader.close()
         drain_s = self._reloader.config.drain_s
@@ -393,8 +292,8 @@ class _Worker:
             target=self._tell_idle, args=(inbox, drain_s), name="feeder-idle", daemon=True
         )
         idle.start()
-        while (came := inbox.get(max(0.0, deadline_s - time.monotonic()))) == _RELOAD:
-            pass  # too late
+        while (came := inbox.get(max(0.0, deadline_s - time.monotonic()))) == RELOAD:
+            self._reloader.refuse()
         reason = came or "the deadline passed"
         cut = self._sessions.live
         if cut:
@@ -409,39 +308,9 @@ class _Worker:
         self._front.close(STOP_GRACE_S)
         stopped.wait()
 
-    def _tell_idle(self, inbox: _Inbox, drain_s: float) -> None:
+    def _tell_idle(self, inbox: Inbox, drain_s: float) -> None:
         if self._sessions.wait_idle(drain_s):
             inbox.post(inbox.IDLE)
-
-    def _open_dataset(self, name: str, patterns: tuple[str, ...]) -> Dataset:
-        config = self._config
-        dataset = Dataset.open(
-            name,
-            patterns,
-            keys=config.keys,
-            format_name=config.format_name,
-            index_dir=config.index_dir,
-            build=config.build_index,
-            progress=sys.stderr.isatty(),
-            seek=self._seek,
-        )
-        try:
-            _require_usable(dataset)
-        except BaseException:
-            dataset.close()
-            raise
-        _warn_of_slow_shards(dataset)
-        log.info(
-            "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
-            name,
-            len(dataset),
-            len(dataset.shards),
-            "s" * (len(dataset.shards) != 1),
-            dataset.bad,
-            dataset.nbytes / 1e6,
-            dataset.fingerprint[:12],
-        )
-        return dataset
 
     def _open_http(self, stack: ExitStack, access: Access) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""

@@ -32,13 +32,13 @@ from feeder.worker.quarantine import Quarantine
 from feeder.worker.scheduler import Scheduler
 from feeder.worker.served import Served
 from feeder.worker.shared_chunks import MadeOnce, SharedChunks, Turn
-from feeder.worker.stages import Stages
+from feeder.worker.stages import Counters, Stages
 from feeder.worker.stream import Answer, Stream
 
 if TYPE_CHECKING:
     from feeder.worker.tracing import StageSpans
 
-__all__ = ["Counters", "Pipeline"]
+__all__ = ["Pipeline"]
 
 BUDGET_BYTES = 512 << 20
 STREAM_BYTES = 128 << 20
@@ -47,22 +47,6 @@ STREAM_BYTES = 128 << 20
 
 MAX_OUTSTANDING = 256
 """Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Sums since the start; seconds are of threads, not of the clock."""
-
-    images: int = 0
-    chunks: int = 0
-    bytes_sent: int = 0
-    bytes_placed: int = 0
-    images_shared: int = 0
-    bytes_shared: int = 0
-    bad_records: int = 0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +139,11 @@ class Pipeline:
     def kept_bytes(self) -> int:
         """Of chunks that are kept because several streams want them."""
         return self._shared.nbytes
+
+    def keep(self, nbytes: int) -> None:
+        """Keeps at most so much of chunks that several streams want from now on."""
+        with self._lock:
+            self._shared.resize(nbytes)
 
     def open(
         self, stream: Stream, maker: ChunkMaker, job: str, slots: range, arena: Arena | None = None

@@ -7,25 +7,60 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from feeder.errors import FeederError
 from feeder.records import Dataset
 from feeder.wire.tls import server_context
 from feeder.worker.access import Access, read_tokens
+from feeder.worker.caching import Filled
 from feeder.worker.catalog import Catalog
 from feeder.worker.config import WorkerConfig
 from feeder.worker.front import Front
+from feeder.worker.pipeline import Pipeline
+from feeder.worker.verdict import Verdict, telling
 
 if TYPE_CHECKING:
     from feeder.worker.http import HttpSide
 
-__all__ = ["Reloader"]
+__all__ = ["Reloader", "Running"]
 
 log = logging.getLogger(__name__)
 
-LIVE = ("datasets", "tls_cert", "tls_key", "tls_client_ca", "tokens", "insecure", "drain_s")
-"""Fields of WorkerConfig that are taken; all others need a restart."""
+LIVE = (
+    *("datasets", "tls_cert", "tls_key", "tls_client_ca", "tokens", "insecure", "drain_s"),
+    *("share_bytes", "log_level"),
+)
+"""Fields of WorkerConfig that are taken, and budgets of the caches that there are; others need a restart."""
+
+_OPTIONS = {
+    "datasets": "dataset",
+    "keys": "image-key, label-key, label-base",
+    "format_name": "format",
+    "build_index": "index-build",
+    "cache": "cache-bytes",
+    "encoded": "encoded-cache-bytes",
+    "encoded_dir": "encoded-cache-dir",
+}
+"""Of fields that are not called as their option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The parts of a worker that a reload changes.
+
+    Attributes:
+        caches: by the field of WorkerConfig that has the budget; None: there is no such cache.
+    """
+
+    front: Front
+    access: Access
+    catalog: Catalog
+    http: HttpSide | None
+    pipeline: Pipeline
+    caches: Mapping[str, Filled | None]
 
 
 class Reloader:
@@ -42,17 +77,12 @@ class Reloader:
     def __init__(
         self,
         config: WorkerConfig,
-        front: Front,
-        access: Access,
-        catalog: Catalog,
-        http: HttpSide | None,
+        running: Running,
         open_dataset: Callable[[str, tuple[str, ...]], Dataset],
     ) -> None:
         self.config = config
-        self._front = front
-        self._access = access
-        self._catalog = catalog
-        self._http = http
+        self._running = running
+        self._caches = {name: cache for name, cache in running.caches.items() if cache is not None}
         self._open_dataset = open_dataset
         self._lock = threading.Lock()
         self._busy = self._wanted = self._closed = False
@@ -68,6 +98,11 @@ class Reloader:
             self._busy = True
         threading.Thread(target=self._run, args=(again,), name="feeder-reload", daemon=True).start()
 
+    def refuse(self) -> None:
+        """Says to who asks for a reload that it is too late."""
+        with telling() as tell:
+            tell(Verdict(False, "the worker ends"))
+
     def close(self) -> None:
         """Nothing is taken from now on. What is under way may go on for a while, to no effect."""
         with self._lock:
@@ -75,69 +110,83 @@ class Reloader:
 
     def _run(self, again: Callable[[], WorkerConfig]) -> None:
         while True:
-            try:
-                self._reload(again())
-            except FeederError as error:
-                log.error("reload refused, the settings of before stay: %s", error)
-            except Exception:
-                log.exception("reload failed, the settings of before stay")
+            with telling() as tell:
+                tell(self._try(again))
             with self._lock:
                 if not self._wanted or self._closed:
                     self._busy = False
                     return
                 self._wanted = False
 
-    def _reload(self, told: WorkerConfig) -> None:
-        changes = {name: getattr(told, name) for name in LIVE}
+    def _try(self, again: Callable[[], WorkerConfig]) -> Verdict:
+        try:
+            return self._reload(again())
+        except FeederError as error:
+            log.error("reload refused, the settings of before stay: %s", error)
+            return Verdict(False, str(error))
+        except Exception as error:
+            log.exception("reload failed, the settings of before stay")
+            return Verdict(False, f"{type(error).__name__}: {error}")
+
+    def _reload(self, told: WorkerConfig) -> Verdict:
+        names = [*LIVE, *(name for name in self._caches if getattr(told, name) is not None)]
+        changes = {name: getattr(told, name) for name in names}
         config = dataclasses.replace(self.config, **changes)  # which sees that it goes together
         tls = None
         if config.tls_cert is not None:
             tls = server_context(config.tls_cert, config.tls_key, config.tls_client_ca)
         entries = None if config.tokens is None else read_tokens(config.tokens)
-        if self._http is not None and (config.tls_cert is None) != (self.config.tls_cert is None):
-            log.warning("reload: the HTTP port begins, or ends, to speak TLS with a restart only")
-        opened: list[Dataset] = []
-        try:
-            datasets = self._datasets(config.datasets, opened)
+        budgets = {name: cache.budget_of(getattr(config, name)) for name, cache in self._caches.items()}
+        running = self._running
+        with ExitStack() as undo:
+            datasets = self._datasets(config.datasets, undo)
+            for name, cache in self._caches.items():
+                undo.callback(cache.resize, cache.budget)
+                cache.resize(budgets[name])
             with self._lock:
                 if self._closed:
                     raise FeederError("the worker ends")
-                if self._http is not None and config.tls_cert is not None:
-                    self._http.change_tls(config.tls_cert, config.tls_key)
-                self._front.change_tls(tls)
-                self._access.change(entries)
-                self._catalog.change(datasets)
+                if running.http is not None and config.tls_cert is not None:
+                    running.http.change_tls(config.tls_cert, config.tls_key)
+                running.front.change_tls(tls)
+                running.access.change(entries)
+                running.catalog.change(datasets)
+                running.pipeline.keep(config.share_bytes)
                 before, self.config = self.config, config
-        except BaseException:
-            for dataset in opened:
-                dataset.close()
-            raise
-        _say(before, config, told, tls)
+                undo.pop_all()
+        return self._say(before, told, tls)
 
-    def _datasets(self, wanted: Mapping[str, tuple[str, ...]], opened: list[Dataset]) -> dict[str, Dataset]:
+    def _datasets(self, wanted: Mapping[str, tuple[str, ...]], undo: ExitStack) -> dict[str, Dataset]:
         datasets = {}
         for name, patterns in wanted.items():
             if self.config.datasets.get(name) == patterns:
-                datasets[name] = self._catalog.current[name]
+                datasets[name] = self._running.catalog.current[name]
             else:
                 datasets[name] = self._open_dataset(name, patterns)
-                opened.append(datasets[name])
+                undo.callback(datasets[name].close)
         return datasets
 
-
-def _say(before: WorkerConfig, now: WorkerConfig, told: WorkerConfig, tls: ssl.SSLContext | None) -> None:
-    names = [field.name for field in dataclasses.fields(WorkerConfig)]
-    changed = [name for name in LIVE if getattr(before, name) != getattr(now, name)]
-    waiting = [name for name in names if name not in LIVE and getattr(now, name) != getattr(told, name)]
-    read = [*(["certificates"] if tls is not None else []), *(["tokens"] if now.tokens is not None else [])]
-    log.info("reloaded%s%s", _list(", read again: ", read), _list("; changed: ", changed))
-    if waiting:
-        log.warning("a restart is needed for %s", ", ".join(map(_option, waiting)))
+    def _say(self, before: WorkerConfig, told: WorkerConfig, tls: ssl.SSLContext | None) -> Verdict:
+        """Also has the new level of the log hold; what is said here is logged where either has it logged."""
+        now = self.config
+        names = [field.name for field in dataclasses.fields(WorkerConfig)]
+        changed = [name for name in names if getattr(before, name) != getattr(now, name)]
+        waiting = [name for name in names if getattr(now, name) != getattr(told, name)]
+        files = {"certificates": tls is not None, "tokens": now.tokens is not None}
+        read = [name for name, there in files.items() if there]
+        taken = f"reloaded{_list(', read again: ', read)}{_list('; changed: ', changed)}"
+        restart = _list("a restart is needed for ", waiting)
+        if self._running.http is not None and (now.tls_cert is None) != (before.tls_cert is None):
+            http = "a restart is needed for TLS of the HTTP port to begin, or to end"
+            restart = f"{restart}; {http}" if restart else http
+        root, level = logging.getLogger(), logging.getLevelNamesMapping()[now.log_level.upper()]
+        root.setLevel(min(root.level, level))
+        log.info("%s", taken)
+        if restart:
+            log.warning("%s", restart)
+        root.setLevel(level)
+        return Verdict(True, taken, restart)
 
 
 def _list(head: str, names: list[str]) -> str:
-    return head + ", ".join(map(_option, names)) if names else ""
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
+    return head + ", ".join(_OPTIONS.get(name, name.replace("_", "-")) for name in names) if names else ""

@@ -114,6 +114,11 @@ class SharedChunks:
         self._members: dict[int, _Member] = {}
         self._kept: dict[Share, None] = {}  # oldest first
 
+    def resize(self, budget_bytes: int) -> None:
+        """Keeps no more than this from now on; what a smaller budget has no room for is dropped at once."""
+        self.budget_bytes = budget_bytes
+        self._fit()
+
     def open(self, stream: int, spec: StreamSpec, slots: range) -> None:
         """A stream begins, which asks for these slots of every step."""
         group = self._groups.setdefault(spec, _Group(spec))
@@ -164,8 +169,7 @@ class SharedChunks:
         if share.wanting:
             self._kept[share] = None
             self.nbytes += share.nbytes
-            while self.nbytes > self.budget_bytes:
-                self._evict(next(iter(self._kept)))
+            self._fit()
         else:
             self._forget(share)
         return jobs
@@ -187,6 +191,10 @@ class SharedChunks:
         share.wanting.discard(stream)
         if share in self._kept and not share.wanting:
             self._drop(share)
+
+    def _fit(self) -> None:
+        while self.nbytes > self.budget_bytes:
+            self._evict(next(iter(self._kept)))
 
     def _evict(self, share: Share) -> None:
         for stream in share.wanting:

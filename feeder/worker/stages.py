@@ -1,4 +1,4 @@
-"""Where chunks' time goes: a histogram of each stage that they pass on their way through the pipeline."""
+"""What the pipeline counts: chunks, and where their time goes, a histogram of each stage that they pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.scheduler import Job
 
-__all__ = ["Stage", "Stages"]
+__all__ = ["Counters", "Stage", "Stages"]
 
 Stage: TypeAlias = Literal["queue", "read", "ready", "make", "send"]
 """In the order in which a chunk passes them; StageInfo of the protocol says what each is."""
@@ -21,6 +21,22 @@ BOUNDS_S = (
 )
 # fmt: on
 """A chunk takes a fraction of a millisecond where it is copied, and tens where it is decoded."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the start; seconds are of threads, not of the clock."""
+
+    images: int = 0
+    chunks: int = 0
+    bytes_sent: int = 0
+    bytes_placed: int = 0
+    images_shared: int = 0
+    bytes_shared: int = 0
+    bad_records: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    idle_s: float = 0.0
 
 
 @dataclass(slots=True)

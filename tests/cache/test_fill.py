@@ -103,6 +103,19 @@ def test_warming_ends_where_the_cache_is_full(
     assert cache.folder.used() <= 1 << 20
 
 
+def test_warming_goes_on_where_there_is_more_room(
+    open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = open_cache(Numbers(each=400), budget=1 << 20)
+    everything = [offer(cache, record) for record in range(800)]
+    with caplog.at_level(logging.INFO):
+        filler = fill(cache, decode, everything)
+        until(lambda: "cache: warmed up: " in caplog.text)
+    cache.resize(8 << 20)
+    filler.warm(everything)
+    until(lambda: held(cache, range(800)) == set(range(800)))
+
+
 def test_what_has_no_planes_is_not_asked_for_again(
     open_cache: OpenCache, fill: Callable[..., Filler]
 ) -> None:

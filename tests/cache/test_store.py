@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from odd_corpus import Corpus
 
 import feeder
 from feeder.cache import Cache, Folder
-from feeder.errors import ConfigError, StorageError
+from feeder.errors import Closed, ConfigError, StorageError
 
 ALL = range(80)
 
@@ -252,6 +254,106 @@ class TestBudget:
             open_cache(budget=4096)
 
 
+class TestAnotherBudget:
+    def test_evicts_the_oldest_at_once_and_what_was_found_stays_valid(self, open_cache: OpenCache) -> None:
+        cache = open_cache(Numbers(each=400), budget=3 << 20)
+        taken = fill(cache, range(800))
+        found = find(cache.shelf("numbers"), taken[:60])
+        cache.resize(1 << 20)
+        assert cache.folder.held() <= 1 << 20 < cache.folder.used()
+        left = held(cache, taken)
+        assert left
+        assert min(left) > 60
+        assert [bytes(planes or b"") for planes in found.planes] == list(map(planes_of, taken[:60]))
+        assert not add(cache, 0)  # as long as that is mapped
+        del found
+        assert 0.8 * (1 << 20) < cache.folder.used() <= 1 << 20
+
+    def test_is_kept_while_it_fills(self, open_cache: OpenCache) -> None:
+        cache = open_cache(Numbers(each=400), budget=3 << 20)
+        for record in range(100):
+            add(cache, record)
+        cache.resize(1 << 20)
+        fill(cache, range(100, 800))
+        assert 0.8 * (1 << 20) < cache.folder.used() <= 1 << 20
+        assert cache.full
+
+    def test_that_is_larger_has_room_again(self, open_cache: OpenCache) -> None:
+        cache = open_cache(Numbers(each=400), budget=1 << 20)
+        taken = fill(cache, range(800))
+        assert cache.full
+        cache.resize(2 << 20)
+        assert not cache.full
+        more = fill(cache, range(800))
+        assert len(more) > 1.7 * len(taken)
+        assert held(cache, range(800)) == set(more)
+        assert cache.folder.used() <= 2 << 20
+
+    def test_of_one_process_holds_for_all_until_they_have_it_too(
+        self, open_cache: OpenCache, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one, other = (open_cache(Numbers(each=400), budget=2 << 20) for _ in range(2))
+        fill(one, range(400))
+        other.refresh()
+        one.resize(1 << 20)
+        assert not add(other, 700)
+        other.refresh()
+        assert one.folder.used() <= 1 << 20
+        fill(other, range(800))
+        assert one.folder.used() <= 1 << 20
+        one.resize(3 << 20)
+        other.resize(3 << 20)
+        assert f"process {os.getpid()} keeps it below 2.1 MB" in caplog.text
+        fill(one, range(800))
+        assert 2 << 20 < one.folder.used() <= 3 << 20
+
+    def test_lets_others_with_it_in(self, open_cache: OpenCache) -> None:
+        cache = open_cache()
+        cache.resize(2 * BUDGET)
+        open_cache(budget=2 * BUDGET)
+        with pytest.raises(ConfigError, match=f"at most {2 * BUDGET} bytes here, not {BUDGET}"):
+            open_cache()
+
+    def test_that_cannot_be_changes_nothing(
+        self, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("feeder.cache.folder.LOCK_DEADLINE_S", 0.05)
+        cache = open_cache()
+        with pytest.raises(ConfigError, match="at least 1048576 bytes, got 4096"):
+            cache.resize(4096)
+        with Folder(cache.folder.path).locked(), pytest.raises(StorageError, match="does not go on"):
+            cache.resize(BUDGET // 2)
+        assert cache.budget == BUDGET
+        cache.close()
+        with pytest.raises(Closed):
+            cache.resize(BUDGET // 2)
+
+    def test_comes_while_others_find_and_add(self, open_cache: OpenCache) -> None:
+        cache = open_cache(Numbers(each=400), budget=2 << 20)
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                held(cache, range(0, 800, 7))
+
+        def change() -> None:
+            while not ended.is_set():
+                fill(cache, range(800))
+                cache.refresh()
+
+        with ThreadPoolExecutor(2) as pool:
+            working = [pool.submit(look), pool.submit(change)]
+            try:
+                for budget in (1 << 20, 3 << 20) * 10:
+                    cache.resize(budget)
+            finally:
+                ended.set()
+        for work in working:
+            work.result()
+        cache.resize(1 << 20)
+        assert cache.folder.used() <= 1 << 20
+
+
 class TestEviction:
     def test_leaves_what_is_in_use_valid_and_counted(self, open_cache: OpenCache) -> None:
         cache = open_cache()
@@ -393,7 +495,7 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 print(resolve(Size(64 << 30, None), Path(place)))
 (Path(place) / "other").write_bytes(bytes(1 << 20))
-cache = Cache(Folder(Path(place) / "cache"), 64 << 30, PIXELS, {"numbers": Numbers(each=400)},
+cache = Cache(Folder(Path(place) / "cache"), 9 << 20, PIXELS, {"numbers": Numbers(each=400)},
               segment_bytes=SEGMENT_BYTES)
 taken = []
 for record in range(800):
@@ -402,13 +504,22 @@ for record in range(800):
     taken.append(record)
 cache.seal()
 assert held(cache, range(800)) == set(taken), taken
+with open(Path(place) / "rest", "wb", buffering=0) as rest:
+    try:
+        while rest.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+cache.resize(1 << 20)
+assert 0 < cache.folder.used() <= 1 << 20, cache.folder.used()
+cache.resize(64 << 30)
 print("kept", len(taken))
 (Path(place) / "other").unlink()
 cache.close()
 """
 
 
-def test_a_small_tmpfs_is_full_without_a_signal(tmp_path: Path) -> None:
+def test_a_small_tmpfs_is_full_without_a_signal_and_takes_another_budget(tmp_path: Path) -> None:
     may = subprocess.run(["unshare", "-rm", "true"], capture_output=True)
     if may.returncode:
         pytest.skip(f"no mounts in a user namespace here: {may.stderr.decode().strip()}")
@@ -440,14 +551,14 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.root = Path(tempfile.mkdtemp())
-        self.budget = 1 << 20
+        self.budgets = [1 << 20, 1 << 20]
         self.caches = [self._open(), self._open()]
         self.added: set[int] = set()
 
     def _open(self) -> Cache:
         cache = Cache(
             Folder(self.root / "cache"),
-            self.budget,
+            self.budgets[0],
             PIXELS,
             {"numbers": Numbers(each=100)},
             segment_bytes=SEGMENT_BYTES,
@@ -474,8 +585,18 @@ class Model(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def restart(self, which: int) -> None:
+        self._take_same_budget()
         self.caches[which].close()
         self.caches[which] = self._open()
+
+    @rule(which=st.integers(0, 1), budget=st.sampled_from([1 << 20, 5 << 18, 3 << 19]))
+    def resize(self, which: int, budget: int) -> None:
+        self.caches[which].resize(budget)
+        self.budgets[which] = budget
+
+    def _take_same_budget(self) -> None:
+        """Without which a cache cannot be opened beside another."""
+        self.resize(1, self.budgets[0])
 
     @rule(which=st.integers(0, 1), victim=st.integers(0, 100))
     def evict(self, which: int, victim: int) -> None:
@@ -487,6 +608,7 @@ class Model(RuleBasedStateMachine):
     @rule(victim=st.integers(0, 100), at=st.integers(0, 10**6), how=st.sampled_from(["flip", "cut"]))
     def damage(self, victim: int, at: int, how: str) -> None:
         """While nobody has it mapped, as in a machine that lost its power."""
+        self._take_same_budget()
         for cache in self.caches:
             cache.close()
         paths = sorted((self.root / "cache").glob("*.arrow"))
@@ -509,7 +631,7 @@ class Model(RuleBasedStateMachine):
             there = held(cache, range(200))
             assert there <= self.added
             assert not [record for record in there if not cache.shelf("numbers").has(record, 1)]
-        assert self.caches[0].folder.used() <= self.budget
+        assert self.caches[0].folder.used() <= min(self.budgets)
 
 
 TestModel = Model.TestCase

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +113,11 @@ def flags(place: Path, nbytes: int = BUDGET) -> tuple[str, ...]:
 def used(place: Path) -> int:
     """Bytes of a folder, as `du` counts them."""
     sizes: dict[int, int] = {}
-    for path in place.rglob("*"):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            continue
-        if path.is_file():
-            sizes[status.st_ino] = max(status.st_size, 512 * status.st_blocks)
+    for folder, _, names in os.walk(place):  # which takes it well that folders go meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                status = os.stat(os.path.join(folder, name))
+                sizes[status.st_ino] = max(status.st_size, 512 * status.st_blocks)
     return sum(sizes.values())
 
 

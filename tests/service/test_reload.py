@@ -25,6 +25,15 @@ DEADLINE_S = 60.0
 STREAM: dict[str, Any] = {"batch_size": 8, "image_size": 32, "seed": 5, "epochs": 4, "transport": "grpc"}
 
 
+WRONG = {
+    "tokens": "tokens.toml",
+    "certificate": "worker.pem",
+    "setting": "[worker] no-such: there is no such setting",
+    "data set": "nowhere",
+}
+"""What `feeder reload` says of each fault."""
+
+
 def wait_for_log(worker: Any, text: str, count: int = 1) -> str:
     deadline_s = time.monotonic() + DEADLINE_S
     while (log := worker.log.read_text()).count(text) < count:
@@ -89,7 +98,7 @@ def test_sighup_breaks_no_stream(
         new = setup.rotate("second")
         setup.serve(fresh=make_shards(setup.folder / "fresh", [make_jpeg(7)] * 9))
         setup.worker.signal(signal.SIGHUP)
-        wait_for_log(setup.worker, "reloaded, read again: certificates, tokens; changed: datasets")
+        wait_for_log(setup.worker, "reloaded, read again: certificates, tokens; changed: dataset")
         for position, (stream, iterator) in enumerate(zip(streams, iterators, strict=True)):
             found[position] += digest_batches(iterator)
             assert [worker.reconnects for worker in stream.stats().workers.values()] == [0]
@@ -104,7 +113,7 @@ def test_sighup_breaks_no_stream(
 
 def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     before, good = setup.presented(), setup.credentials
-    for count, fault in enumerate(("tokens", "certificate", "setting", "data set"), 1):
+    for count, fault in enumerate(WRONG, 1):
         setup.rotate("second")
         setup.serve()
         if fault == "tokens":
@@ -115,7 +124,12 @@ def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixtu
             setup.config.write_text("[worker]\nno-such = 1\n")
         else:
             setup.serve(missing=setup.folder / "nowhere")
-        assert main(["reload", str(setup.worker.process.pid)]) == 0
+        assert main(["reload", str(setup.worker.process.pid)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(
+            f"feeder: error: process {setup.worker.process.pid} goes on with the settings of"
+        )
+        assert WRONG[fault] in said
         wait_for_log(setup.worker, "reload refused, the settings of before stay", count)
         assert setup.presented() == before
         reply = describe(parse_address(setup.worker.address), good)
@@ -125,10 +139,11 @@ def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixtu
 def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--tls-ca", str(setup.credentials.tls_ca), "--token-file", str(setup.credentials.token_file)]
     assert main(["reload", setup.worker.address, *files]) == 0
-    wait_for_log(setup.worker, "reloaded, read again")
+    assert ": reloaded, read again: certificates, tokens\n" in capsys.readouterr().out
     setup.config.write_text(setup.config.read_text().replace("[worker]\n", "[worker]\nmax-streams = 3\n"))
     assert main(["reload", setup.worker.address, *files]) == 0
-    wait_for_log(setup.worker, "a restart is needed for max-streams")
+    assert ": a restart is needed for max-streams\n" in capsys.readouterr().out
+    assert "a restart is needed for max-streams" in setup.worker.log.read_text()
     assert main(["reload", str(os.getpid())]) == 2
     assert "is no `feeder worker`" in capsys.readouterr().err
     assert setup.worker.process.poll() is None

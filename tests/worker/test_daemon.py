@@ -20,6 +20,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from feeder.cli import main
 from feeder.decode import Kind
 from feeder.wire.messages import Chunk, Draining, Opened
 from feeder.worker import daemon
@@ -179,7 +180,11 @@ def test_drain_ends_at_its_deadline(start_worker: Callable[..., Any], open_feed:
     assert any("the deadline passed: cutting 1 stream" in line for line in worker.log)
 
 
-def test_a_second_signal_forces(start_worker: Callable[..., Any], open_feed: Callable[..., Any]) -> None:
+def test_a_second_signal_forces(
+    start_worker: Callable[..., Any],
+    open_feed: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     worker = start_worker("--drain-s", "1000")
     with worker.channel() as channel:
         stalled(worker, channel, open_feed)
@@ -187,6 +192,8 @@ def test_a_second_signal_forces(start_worker: Callable[..., Any], open_feed: Cal
         deadline_s = time.monotonic() + 30
         while not worker.describe().draining:
             assert time.monotonic() < deadline_s, worker.log
+        assert main(["reload", str(worker.process.pid)]) == 2
+        assert capsys.readouterr().err.endswith("settings of before: the worker ends\n")
         assert worker.stop() == 1
     assert any("SIGTERM: cutting 1 stream" in line for line in worker.log)
 

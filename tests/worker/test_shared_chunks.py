@@ -175,11 +175,26 @@ def test_a_chunk_that_fails_fails_for_those_that_wait_and_is_tried_anew() -> Non
     assert turn_of(state, 3, 0) == "make"
 
 
+def test_another_budget_holds_at_once() -> None:
+    state = shared(1, 2)
+    for step in range(4):
+        make(state, 1, step)
+    assert state.nbytes == 4 * NBYTES
+    state.resize(2 * NBYTES)
+    assert state.nbytes == 2 * NBYTES
+    assert [turn_of(state, 2, step) for step in range(4)] == ["make", "make", "copy", "copy"]
+    state.resize(0)
+    assert state.begin(job(1, 4)) == ("make", None)
+    state.resize(NBYTES)
+    make(state, 1, 5)
+    assert turn_of(state, 2, 5) == "copy"
+
+
 @pytest.mark.parametrize("budget", [0, NBYTES, 4 * NBYTES])
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["open", "close", "begin", "made", "failed"]),
+            st.sampled_from(["open", "close", "begin", "made", "failed", "resize"]),
             st.integers(0, 3),
             st.integers(0, 5),
         ),
@@ -216,6 +231,9 @@ def test_any_events_keep_the_bound_and_answer_each_job_once(
             share = making.pop(0)
             for answered in state.made(share, chunk()) if event == "made" else state.failed(share):
                 waiting.remove(answered)
+        elif event == "resize":
+            budget = step * NBYTES
+            state.resize(budget)
         assert state.nbytes <= budget
     while making:
         for answered in state.failed(making.pop()):
