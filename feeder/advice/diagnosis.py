@@ -217,7 +217,8 @@ def _sentence(limit: Limit, consumer: Consumer, lift: str) -> str:
     if consumer.waiting is None:
         said = f"{_SAYS[limit]}, as far as one can see: the client does not say whether its trainer waits."
     else:
-        said = f"{_SAYS[limit]}: the trainer waits {consumer.waiting:.0%} of its time."
+        share = "under 1 %" if consumer.waiting < 0.01 else f"{100 * consumer.waiting:.0f} %"
+        said = f"{_SAYS[limit]}: {'it' if limit == 'trainer' else 'the trainer'} waits {share} of its time."
     return said if limit == "trainer" else f"{said} What would help: {lift}."
 
 
@@ -238,8 +239,8 @@ def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     others = f", {part.images_s:,.0f} of them to this consumer" if part.chunks < did.chunks else ""
     held = ", ".join(f"{stage.name} {stage.held:.2g}" for stage in worker.stages)
     why = [
-        f"{worker.address} delivered {worker.images_s:,.0f} images/s{others} with {worker.threads} "
-        f"thread{'s' * (worker.threads != 1)}; chunks at a time: {held}"
+        f"{worker.address} delivered {worker.images_s:,.0f} images/s with {worker.threads} "
+        f"thread{'s' * (worker.threads != 1)}{others}; chunks at a time: {held}"
     ]
     if limit == "storage":
         stores = f" by {did.store_requests / worker.seconds:,.1f} requests/s" if did.store_requests else ""

@@ -129,7 +129,7 @@ class Consumer:
     @property
     def job(self) -> str:
         """Its name, or the session where it has none."""
-        return self.stream.job or f"session {self.stream.session[:12]}"
+        return self.stream.job or f"session {self.stream.session[:8]}"
 
     @property
     def images_s(self) -> float:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from feeder.cli.options import add_client_options, client_credentials
-from feeder.errors import FeederError
+from feeder.errors import FeederError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def _text(finding: Finding) -> str:
     where = f", at {finding.worker}" if finding.worker else ""
     return "\n".join(
         [
-            f"{finding.job}: the limit is {finding.limit.upper()}{where}",
+            f"{printable(finding.job)}: the limit is {finding.limit.upper()}{where}",
             *(f"  {sentence}" for sentence in finding.why),
             *(f"  -> {sentence}" for sentence in finding.lift),
         ]
