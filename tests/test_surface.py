@@ -31,10 +31,10 @@ ALLOWED = {
     "cache": {"records", "order", "decode"},
     "batch": {"records", "order", "decode", "cache"},
     "wire": {"records", "order", "decode", "cache", "batch"},
-    "worker": {"records", "order", "decode", "cache", "batch", "wire"},
+    "advice": {"wire"},
+    "worker": {"records", "order", "decode", "cache", "batch", "wire", "advice"},
     "client": {"order", "wire"},
     "trainer": {"client", "order", "wire"},
-    "advice": {"wire"},
     "ray": {"client", "wire"},
 }
 """What each package may import of the others, besides itself and what anyone may: the path of the data."""

@@ -1,23 +1,25 @@
-"""What holds a training up, decided from what workers and consumers did between two looks.
+"""What holds a training up, by one rule that the status page, `feeder top` and `feeder doctor` share.
 
 A client asks for what it has room for, and a worker makes nothing else. So the limit is where chunks pile
 up in front of a stage that is always at work, and what lies behind it waits. For each job, in this order:
 
 1. Its consumer that waits most for input counts: in a synchronous training all others wait for it, in their
    step. It waits less than WAITS of its time: the **trainer** is the limit.
-2. Of the workers that serve it the one that gives nothing though it owes chunks counts, or else the one that
-   holds most: shares are equal, so all wait for it. What a worker does for other jobs is not told apart.
-3. More than one chunk is made and not yet in the socket, and more than are being read and made: what is
-   behind the worker is the limit. The **client**, where its threads that receive are busy for LANDS of
-   their time, or its memory is written into; otherwise the **wire**.
-4. A chunk is being made for BUSY of the time, and others wait for that, or at least reading takes no
+2. Of the workers that serve it the one that gives it nothing though it owes chunks counts, or else the one
+   that holds most: shares are equal, so all wait for it.
+3. Sending waits for PACED of the time as the rate of the client's **token** wants it.
+4. A chunk of this consumer is made and not yet in the socket for BUSY of the time, and more such chunks than
+   are being read and made for it (its share of what the worker does): what is behind the worker is the
+   limit. The **client**, where its threads that receive are busy for LANDS of their time, or its memory is
+   written into; otherwise the **wire**.
+5. A chunk is being made for BUSY of the time, and others wait for that, or at least reading takes no
    longer: **decode** is the limit. Unless there is a cache that is full and in which fewer than HITS of the
    images were found: then it is the **cache**, since more of it would spare the decoding.
-5. A chunk is being read for READS of the time: **storage**. It is also named where the worker gives nothing:
-   the connection to the client may hang as well, but that would be found out and cut.
-6. Otherwise the worker waits for requests. Where the client has room for less than PREFETCH batches, its
-   threads that receive are busy, or its memory is written into, it is the **client** that asks too late.
-   With room enough, what it asked for is under way: the **wire**.
+6. A chunk is being read for READS of the time: **storage**.
+7. Otherwise the worker waits for requests. Where the client takes batches from workers that were not looked
+   at, the limit is **elsewhere**. Where it has room for less than PREFETCH batches, its threads that receive
+   are busy, or its memory is written into, it is the **client** that asks too late. With room enough, what
+   it asked for is under way: the **wire**.
 
 Where a client says nothing of itself (it is not feeder's), the first step is left out, and in the last one
 nobody can tell a client from its **trainer**, which is named as the likelier of the two.
@@ -31,18 +33,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from feeder.advice.watched import STAGES, Consumer, Work
+from feeder.advice.watched import Consumer, Part, Work
 
-__all__ = ["Finding", "Limit", "diagnose"]
+__all__ = ["Finding", "Limit", "Verdict", "diagnose", "verdicts"]
 
-Limit: TypeAlias = Literal["storage", "decode", "cache", "wire", "client", "trainer"]
+Limit: TypeAlias = Literal["storage", "decode", "cache", "wire", "client", "token", "trainer", "elsewhere"]
 
 WAITS = 0.05
 """Share of its time that a trainer may wait for input and be the limit itself: no more could be gained."""
 
-BUSY, READS = 0.75, 0.5
+BUSY, READS, PACED = 0.75, 0.5, 0.5
 """Chunks in the stage at a time, on average. A chunk is spread over all threads that decode, so one is enough
-to keep them busy."""
+to keep them busy. Sending also waits for the network, so it hardly waits for its rate all the time."""
 
 LANDS = 0.6
 """Share of the time that receiving threads use a core. They take turns with the system's side of the socket:
@@ -62,6 +64,19 @@ SLOW_WIRE = 40e6
 MOST_WAITING = 0.9
 """Above this the trainer's own speed is not known well enough to say how many workers would do for it."""
 
+NOBODY = "Nobody is connected: this worker waits for a trainer."
+
+_SAYS: dict[Limit, str] = {
+    "storage": "Storage is the limit",
+    "decode": "Decoding is the limit",
+    "cache": "The cache is the limit, which is full and too small",
+    "wire": "The wire is the limit, between worker and trainer",
+    "client": "The client is the limit, which receives or asks too late",
+    "token": "The token is the limit, whose rate is reached",
+    "trainer": "The trainer is the limit, as it should be",
+    "elsewhere": "The limit is not at this worker, which waits for requests",
+}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -70,8 +85,10 @@ class Finding:
     Attributes:
         job: its name, or its session where it has none.
         limit: the stage.
+        sentence: that says so, for those who have room for one.
         consumer: which consumer it shows at, such as "0 of 8 (10.0.0.3:4711)".
-        worker: which worker it shows at; "" where the trainer is the limit.
+        waiting: share of its time that it waited for input, in [0, 1]; None: not known.
+        worker: which worker it shows at; "" where it shows at none.
         why: the figures, one sentence each.
         lift: what would lift it, the most useful first.
         slow: workers that are slower than the others.
@@ -79,11 +96,28 @@ class Finding:
 
     job: str
     limit: Limit
+    sentence: str
     consumer: str
+    waiting: float | None
     worker: str
     why: tuple[str, ...]
     lift: tuple[str, ...]
     slow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the jobs of a worker have in common.
+
+    Attributes:
+        limit: of these jobs; "nobody": there are none.
+        jobs: by name, the one that waits most first.
+        sentence: of that one.
+    """
+
+    limit: Limit | Literal["nobody"]
+    jobs: tuple[str, ...]
+    sentence: str
 
 
 def diagnose(works: Mapping[str, Work], consumers: Sequence[Consumer]) -> list[Finding]:
@@ -99,114 +133,152 @@ def diagnose(works: Mapping[str, Work], consumers: Sequence[Consumer]) -> list[F
     ]
 
 
+def verdicts(findings: Sequence[Finding]) -> list[Verdict]:
+    """One for each limit that was found, that of the job that waits most first; never none."""
+    found: dict[Limit, list[Finding]] = {}
+    for finding in sorted(findings, key=_waits, reverse=True):
+        found.setdefault(finding.limit, []).append(finding)
+    return [
+        Verdict(limit, tuple(one.job for one in those), those[0].sentence) for limit, those in found.items()
+    ] or [Verdict("nobody", (), NOBODY)]
+
+
 def _job(job: str, works: Mapping[str, Work], members: Sequence[Consumer]) -> Finding:
-    consumer = max(members, key=lambda member: -1.0 if member.waiting is None else member.waiting)
-    served = [works[address] for address in sorted({name for member in members for name in member.workers})]
-    worker = max(served, key=lambda one: (one.still, one.at_work))
+    consumer = max(members, key=_waits)
+    parts = consumer.parts
+    held = {name: works[name].held("read", "ready", "make") + part.unsent for name, part in parts.items()}
+    worker = works[max(parts, key=lambda name: (parts[name].still, held[name]))]
     limit = _limit(consumer, worker)
-    slow = () if limit == "trainer" else _slow(served)
+    at_worker = limit not in ("trainer", "elsewhere")
+    slow = _slow(parts, held) if at_worker else ()
     why = [_fares(consumer, members)]
-    if limit != "trainer" or consumer.waiting is None:
+    if at_worker or consumer.waiting is None:
         why += _figures(limit, consumer, worker)
     if slow:
         why.append(f"{' and '.join(slow)} held up the others, which waited for requests")
+    lift = _lift(limit, consumer, worker, slow)
+    stream = consumer.stream
     return Finding(
         job=job,
         limit=limit,
-        consumer=f"{consumer.index} of {consumer.count} ({consumer.peer})",
-        worker="" if limit == "trainer" else worker.address,
+        sentence=_sentence(limit, consumer, lift[0]),
+        consumer=f"{stream.consumer_index} of {stream.consumer_count} ({stream.peer})",
+        waiting=consumer.waiting,
+        worker=worker.address if at_worker else "",
         why=tuple(why),
-        lift=tuple(_lift(limit, consumer, worker, len(served), slow)),
+        lift=tuple(lift),
         slow=slow,
     )
 
 
 def _limit(consumer: Consumer, worker: Work) -> Limit:
+    part = consumer.parts[worker.address]
     if consumer.waiting is not None and consumer.waiting < WAITS:
         return "trainer"
-    read, ready, make, send = (worker.held.get(stage, 0.0) for stage in STAGES[1:])
+    if part.paced >= PACED:
+        return "token"
+    read, ready, make = worker.held("read"), worker.held("ready"), worker.held("make")
+    share = part.chunks / max(1, worker.did.chunks)
     lands = consumer.arena or consumer.landing >= LANDS
-    if send >= max(1.0, read + ready + make):
+    if part.unsent >= max(BUSY, share * (read + ready + make)):
         return "client" if lands else "wire"
     if worker.making >= BUSY and (ready >= READS or make >= read):
-        full = worker.caches and worker.cache_full
-        return "cache" if full and _hits(worker) < HITS else "decode"
-    if read >= READS or worker.still:
+        full = worker.cache is not None and worker.cache.full
+        return "cache" if full and (worker.hits or 0.0) < HITS else "decode"
+    if read >= READS:
         return "storage"
-    if consumer.waiting is None:
+    if consumer.told is None:
         return "trainer"
-    return "client" if lands or consumer.prefetch < PREFETCH else "wire"
+    if consumer.told.workers > len(consumer.parts):
+        return "elsewhere"
+    return "client" if lands or consumer.told.prefetch < PREFETCH else "wire"
 
 
-def _slow(served: Sequence[Work]) -> tuple[str, ...]:
+def _slow(parts: Mapping[str, Part], held: Mapping[str, float]) -> tuple[str, ...]:
     """Those that give nothing, if others do; or that hold chunks while the median of the others rests."""
-    still = [one.address for one in served if one.still]
+    still = [name for name, part in parts.items() if part.still]
     if still:
-        return tuple(still) if len(still) < len(served) else ()
+        return tuple(still) if len(still) < len(parts) else ()
     slow = []
-    for one in served:
-        others = sorted(other.at_work for other in served if other is not one)
+    for name in parts:
+        others = sorted(held[other] for other in parts if other != name)
         typical = others[len(others) // 2] if others else math.inf
-        if typical < 1.0 <= one.at_work and one.at_work >= UNEQUAL * typical:
-            slow.append(one.address)
+        if typical < 1.0 <= held[name] and held[name] >= UNEQUAL * typical:
+            slow.append(name)
     return tuple(slow)
 
 
-def _hits(worker: Work) -> float:
-    asked = worker.cache_hits + worker.cache_misses
-    return worker.cache_hits / asked if asked else 0.0
+def _waits(one: Consumer | Finding) -> float:
+    """To find who waits most; those that do not say come last."""
+    return -1.0 if one.waiting is None else one.waiting
+
+
+def _sentence(limit: Limit, consumer: Consumer, lift: str) -> str:
+    if consumer.waiting is None:
+        said = f"{_SAYS[limit]}, as far as one can see: the client does not say whether its trainer waits."
+    else:
+        share = "under 1 %" if consumer.waiting < 0.01 else f"{100 * consumer.waiting:.0f} %"
+        said = f"{_SAYS[limit]}: {'it' if limit == 'trainer' else 'the trainer'} waits {share} of its time."
+    return said if limit == "trainer" else f"{said} What would help: {lift}."
 
 
 def _fares(consumer: Consumer, members: Sequence[Consumer]) -> str:
-    if consumer.waiting is None:
+    told = consumer.told
+    if told is None:
         return "the client says nothing of itself: whether its trainer waits is not known"
-    spent_s = (consumer.step_s or 0.0) + consumer.wait_s
     most = " (the one that waits most)" if len(members) > 1 else ""
-    rate = consumer.images / spent_s
+    rate = told.images / (told.step_s + told.wait_s)
     return (
-        f"consumer {consumer.index}{most} waited for input {consumer.waiting:.1%} of its time, at "
-        f"{rate:,.0f} images/s; {consumer.ready} of {consumer.prefetch} batches are ready"
+        f"consumer {consumer.stream.consumer_index}{most} waited for input {consumer.waiting:.1%} of its "
+        f"time, at {rate:,.0f} images/s; {told.ready} of {told.prefetch} batches are ready"
     )
 
 
 def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
-    held = ", ".join(f"{stage} {worker.held.get(stage, 0.0):.2g}" for stage in worker.held)
+    part, did = consumer.parts[worker.address], worker.did
+    others = f", {part.images_s:,.0f} of them to this consumer" if part.chunks < did.chunks else ""
+    held = ", ".join(f"{stage.name} {stage.held:.2g}" for stage in worker.stages)
     why = [
-        f"{worker.address} delivered {worker.images_per_s:,.0f} images/s with {worker.threads} "
-        f"thread{'s' * (worker.threads != 1)}; chunks at a time: {held}"
+        f"{worker.address} delivered {worker.images_s:,.0f} images/s with {worker.threads} "
+        f"thread{'s' * (worker.threads != 1)}{others}; chunks at a time: {held}"
     ]
     if limit == "storage":
-        stores = (
-            f" by {worker.store_requests / worker.seconds:,.1f} requests/s" if worker.store_requests else ""
-        )
+        stores = f" by {did.store_requests / worker.seconds:,.1f} requests/s" if did.store_requests else ""
         why.append(
-            f"it read {worker.bytes_read / worker.seconds / 1e6:,.3g} MB/s{stores}, "
-            f"{worker.storage_retries:,} of them tried again"
+            f"it read {did.bytes_read / worker.seconds / 1e6:,.3g} MB/s{stores}, "
+            f"{did.storage_retries:,} of them tried again"
         )
-    if limit in ("decode", "cache") and worker.images:
+    if limit in ("decode", "cache") and did.images:
         # They are counted when they are decoded, images when they are sent.
+        why.append(f"{min(1.0, did.seek_used / did.images):.0%} of the images were decoded from seek points")
+    if limit in ("decode", "cache") and worker.cache is not None:
+        full = "is full" if worker.cache.full else "is not full yet"
         why.append(
-            f"{min(1.0, worker.seek_used / worker.images):.0%} of the images were decoded from seek points"
-        )
-    if limit in ("decode", "cache") and worker.caches:
-        full = "is full" if worker.cache_full else "is not full yet"
-        why.append(
-            f"{_hits(worker):.0%} of the images were in its cache, which {full} at "
-            f"{worker.cache_bytes / 1e9:,.3g} GB"
+            f"{worker.hits or 0.0:.0%} of the images were in its cache, which {full} at "
+            f"{worker.cache.bytes / 1e9:,.3g} GB"
         )
     if limit in ("wire", "client"):
-        why.append(f"the threads that receive used {consumer.landing:.0%} of a core each")
+        why.append(
+            f"{part.unsent:.2g} of this consumer's chunks at a time were made and not yet in the socket; the "
+            f"threads that receive used {consumer.landing:.0%} of a core each"
+        )
+    if limit == "token":
+        why.append(f"sending waited {part.paced:.0%} of the time for its token's turn")
     return why
 
 
-def _lift(limit: Limit, consumer: Consumer, worker: Work, workers: int, slow: Sequence[str]) -> list[str]:
+def _lift(limit: Limit, consumer: Consumer, worker: Work, slow: Sequence[str]) -> list[str]:
     if limit == "trainer":
         return ["nothing here: batches are ready before they are wanted; fewer workers or cores may do"]
+    if limit == "elsewhere":
+        return ["look at all workers that the client uses: `feeder doctor` with all their addresses"]
     first = [f"look at {' and '.join(slow)} first: the others wait for it"] if slow else []
+    if limit == "token":
+        return [*first, "a higher images-per-s of the token in the workers' --tokens; it counts at SIGHUP"]
     if limit == "storage":
-        return first + _lift_storage(worker)
+        return first + _lift_storage(consumer.parts[worker.address], worker)
     if limit in ("decode", "cache"):
-        return first + _lift_decode(limit, consumer, worker, workers)
+        return first + _lift_decode(limit, consumer, worker)
     if limit == "wire":
         return first + _lift_wire(consumer, worker)
     if consumer.landing >= LANDS:
@@ -215,14 +287,16 @@ def _lift(limit: Limit, consumer: Consumer, worker: Work, workers: int, slow: Se
             "more workers: the client has a thread that receives for each",
             "a worker on the same host, which writes into the client's memory; no compression",
         ]
+    if consumer.told is not None and consumer.told.prefetch >= PREFETCH:
+        return [*first, "less work in threads of the trainer's own process: those that receive wait for it"]
     return [*first, _prefetch(consumer)]
 
 
-def _lift_storage(worker: Work) -> list[str]:
+def _lift_storage(part: Part, worker: Work) -> list[str]:
     lift = []
-    if worker.still:
-        lift.append("nothing moved at all: see whether the storage hangs, or the connection to the client")
-    if worker.store_requests:
+    if part.still:
+        lift.append("nothing came at all: see whether the storage hangs")
+    if worker.did.store_requests:
         lift.append("keep records near (--encoded-cache-bytes) or decoded images (--cache-bytes)")
         lift.append("more workers, which ask at the same time; larger prefetch_bytes at the client")
     else:
@@ -231,28 +305,29 @@ def _lift_storage(worker: Work) -> list[str]:
     return lift
 
 
-def _lift_decode(limit: Limit, consumer: Consumer, worker: Work, workers: int) -> list[str]:
+def _lift_decode(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     lift = []
     if limit == "cache":
-        missed = f"{1 - _hits(worker):.0%} of the images"
+        missed = f"{1 - (worker.hits or 0.0):.0%} of the images"
         lift.append(f"more --cache-bytes: {missed} were decoded because they did not fit")
-    lift.append(_more(consumer, workers))
-    if worker.seek_used < 0.5 * (worker.images - worker.cache_hits):
+    lift.append(_more(consumer))
+    cached = 0 if worker.cache is None else worker.cache.hits
+    if worker.did.seek_used < 0.5 * (worker.did.images - cached):
         lift.append("seek points: `feeder index --seek`; --seek learn, the default, from the next epoch on")
-    if not worker.caches:
+    if worker.cache is None:
         lift.append("keep decoded images: --cache-bytes")
-    elif not worker.cache_full:
+    elif not worker.cache.full:
         lift.append("wait: the cache is filling (--warm fills it sooner)")
-    if consumer.prefetch and consumer.prefetch < PREFETCH:
+    if consumer.told is not None and consumer.told.prefetch < PREFETCH:
         lift.append(_prefetch(consumer))
     return lift
 
 
 def _lift_wire(consumer: Consumer, worker: Work) -> list[str]:
     lift = []
-    if consumer.output == "rgb":
+    if consumer.stream.spec.output == "rgb":
         lift.append("output='yuv420': half the bytes")
-    if worker.bytes_sent / worker.seconds < SLOW_WIRE:
+    if worker.did.bytes_sent / worker.seconds < SLOW_WIRE:
         lift.append("compression='auto', which pays below 40 MB/s")
     lift.append("a faster network, or workers on the trainers' hosts")
     lift.append("larger prefetch_bytes, where the network is far rather than narrow")
@@ -260,13 +335,14 @@ def _lift_wire(consumer: Consumer, worker: Work) -> list[str]:
 
 
 def _prefetch(consumer: Consumer) -> str:
-    room = f"{consumer.prefetch} batch{'es' * (consumer.prefetch != 1)}"
+    batches = 0 if consumer.told is None else consumer.told.prefetch
+    room = f"{batches} batch{'es' * (batches != 1)}"
     return f"more prefetch: there is room for {room}; without prefetch_bytes it is {PREFETCH} or more"
 
 
-def _more(consumer: Consumer, workers: int) -> str:
+def _more(consumer: Consumer) -> str:
     """How many workers would keep the trainer busy: it takes 1 / (1 - waiting) times what it gets."""
-    waiting = consumer.waiting
+    waiting, workers = consumer.waiting, len(consumer.parts)
     if waiting is None or waiting > MOST_WAITING:
         return "more cores or workers: as fast as it goes, the trainer hardly does anything but wait"
     more = math.ceil(workers * waiting / (1 - waiting))

@@ -1,19 +1,45 @@
-"""What workers and consumers did between two looks at them."""
+"""What a worker and its consumers did between two looks: the differences of two answers to Describe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["STAGES", "Consumer", "Work", "consumers", "work"]
+__all__ = ["Consumer", "Look", "Part", "Stage", "Work", "consumers", "waiting", "work"]
 
-STAGES = ("queue", "read", "ready", "make", "send")
-"""Of a worker, as StageInfo of the protocol has them."""
+Look: TypeAlias = tuple[pb.DescribeReply, pb.DescribeReply]
+"""What a worker said before, and now. Where it is another process now, or `before` is empty, all that it did
+since its start counts."""
+
+_Sums = TypeVar("_Sums", pb.Counters, pb.CacheInfo, pb.ClientReport)
+
+TAIL = 0.95
+"""Share of chunks that took at most what `Stage.tail_s` says."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Chunks in one stage of a worker.
+
+    Attributes:
+        chunks: that left it.
+        held: that were in it at a time, on average: the seconds that those which left spent there over the
+            seconds between the looks (Little's law); where none left, those that are in it now.
+        mean_s: of those that left; None where none did.
+        tail_s: upper bound of what 95 % of them took; None where none left, or beyond the last bound.
+    """
+
+    name: str
+    chunks: int = 0
+    held: float = 0.0
+    mean_s: float | None = None
+    tail_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One worker between two looks.
 
@@ -21,191 +47,243 @@ class Work:
         address: of it, as it was given.
         seconds: between the looks.
         threads: that decode.
-        images, chunks: delivered.
-        held: by stage, how many chunks were in it at a time, on average: the seconds that chunks spent there
-            over the seconds between the looks (Little's law).
-        owed: requests that are not answered, at the second look.
-        bytes_read: from shards.
-        bytes_sent: in messages; not what was written into trainers' memory.
-        store_requests: to object stores.
-        storage_retries: reads and requests that were tried again.
-        seek_used: images that were decoded from seek points.
-        cache_hits, cache_misses: images that were in the cache, or were not.
-        caches: whether it has a cache of decoded images.
-        cache_full: nothing more fits into it.
-        cache_bytes: that it holds.
+        did: its counters, as differences.
+        stages: in the order in which a chunk passes them.
+        cache: of decoded images; `hits` and `misses` are differences; None where it has none.
     """
 
     address: str
     seconds: float
     threads: int
-    images: int
-    chunks: int
-    held: Mapping[str, float] = field(default_factory=dict)
-    owed: int = 0
-    bytes_read: int = 0
-    bytes_sent: int = 0
-    store_requests: int = 0
-    storage_retries: int = 0
-    seek_used: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    caches: bool = False
-    cache_full: bool = False
-    cache_bytes: int = 0
+    did: pb.Counters = field(default_factory=pb.Counters)
+    stages: tuple[Stage, ...] = ()
+    cache: pb.CacheInfo | None = None
 
     @property
-    def at_work(self) -> float:
-        """Chunks whose turn has come and that are not sent yet, at a time."""
-        return sum(self.held.get(stage, 0.0) for stage in STAGES[1:])
+    def images_s(self) -> float:
+        """Images a second that it delivered."""
+        return self.did.images / self.seconds
 
-    @property
-    def still(self) -> bool:
-        """It owes chunks and gave none: where they are cannot be seen."""
-        return self.owed > 0 and self.chunks == 0
+    def held(self, *names: str) -> float:
+        """Chunks that were in these stages at a time."""
+        return sum(stage.held for stage in self.stages if stage.name in names)
 
     @property
     def making(self) -> float:
         """Chunks that are being made at a time; those of less images than threads count in part, since they
         cannot keep all threads busy."""
-        spread = self.images / self.chunks / max(1, self.threads) if self.chunks else 1.0
-        return self.held.get("make", 0.0) * min(1.0, spread)
+        spread = self.did.images / self.did.chunks / max(1, self.threads) if self.did.chunks else 1.0
+        return self.held("make") * min(1.0, spread)
 
     @property
-    def images_per_s(self) -> float:
-        """That it delivered."""
-        return self.images / self.seconds
+    def busy(self) -> float | None:
+        """Share of their time that threads which make chunks were at work, in [0, 1]; None: unknown."""
+        spent_s = self.did.decode_s + self.did.idle_s
+        return self.did.decode_s / spent_s if spent_s > 0 else None
+
+    @property
+    def hits(self) -> float | None:
+        """Share of records that were in the cache, in [0, 1]; None: it has none, or was not asked."""
+        asked = 0 if self.cache is None else self.cache.hits + self.cache.misses
+        return self.cache.hits / asked if self.cache is not None and asked else None
 
 
-@dataclass(frozen=True)
-class Consumer:
-    """One consumer of a job between two looks; times are by its own clock.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker did for one consumer.
 
     Attributes:
-        job: its name, or the session where it has none.
-        dataset: what it gets.
-        index, count: it is consumer `index` of `count`.
-        peer: where it calls from.
-        workers: addresses of those of the looked-at workers that serve it.
-        arena: whether all of them write into its memory.
-        output: "rgb" or "yuv420".
-        step_s: at work between batches; None: its client says nothing of itself.
-        wait_s: waiting for a batch.
-        land_s: processor time of the threads that receive.
-        receivers: such threads: workers that it takes batches from.
-        images: that it took.
-        ready, prefetch: batches at the second look: there, and most that may be.
+        chunks: that it answered.
+        images_s: images in them, a second.
+        unsent: chunks that were made and not yet in the socket at a time, on average.
+        paced: share of the time that sending waited for the rate of the client's token.
+        still: it owes chunks and gave none.
     """
 
-    job: str
-    dataset: str
-    index: int
-    count: int
-    peer: str
-    workers: tuple[str, ...]
+    chunks: int = 0
+    images_s: float = 0.0
+    unsent: float = 0.0
+    paced: float = 0.0
+    still: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer that is served, by all of the workers that were looked at.
+
+    Attributes:
+        stream: what it is, and its newest request, as the first of these workers has them.
+        parts: by address of those workers that serve it.
+        told: what its client said of itself last, with step_s, wait_s, land_s and images as differences, by
+            its own clock; None where it said nothing new.
+        arena: whether all workers write into its memory.
+        records: of its data set; 0: unknown.
+    """
+
+    stream: pb.StreamInfo
+    parts: Mapping[str, Part]
+    told: pb.ClientReport | None = None
     arena: bool = False
-    output: str = "rgb"
-    step_s: float | None = None
-    wait_s: float = 0.0
-    land_s: float = 0.0
-    receivers: int = 1
-    images: int = 0
-    ready: int = 0
-    prefetch: int = 0
+    records: int = 0
+
+    @property
+    def job(self) -> str:
+        """Its name, or the session where it has none."""
+        return self.stream.job or f"session {self.stream.session[:8]}"
+
+    @property
+    def images_s(self) -> float:
+        """Images a second that it was answered with."""
+        return sum(part.images_s for part in self.parts.values())
 
     @property
     def waiting(self) -> float | None:
         """Share of its time that it waited for input, in [0, 1]; None: not known."""
-        if self.step_s is None or self.step_s + self.wait_s <= 0:
-            return None
-        return self.wait_s / (self.step_s + self.wait_s)
+        return None if self.told is None else self.told.wait_s / (self.told.step_s + self.told.wait_s)
 
     @property
     def landing(self) -> float:
         """Share of its time that a thread which receives was busy, in [0, 1] on average."""
-        spent_s = (self.step_s or 0.0) + self.wait_s
-        return self.land_s / spent_s / max(1, self.receivers) if spent_s > 0 else 0.0
+        if self.told is None:
+            return 0.0
+        return self.told.land_s / (self.told.step_s + self.told.wait_s) / max(1, self.told.workers)
+
+    @property
+    def lanes(self) -> range:
+        """That are its own."""
+        each = self.stream.spec.lanes // max(1, self.stream.consumer_count)
+        return range(self.stream.consumer_index * each, (self.stream.consumer_index + 1) * each)
+
+    @property
+    def step(self) -> int:
+        """Number of the step that was asked for last, within the epoch (under "wrap" since the start)."""
+        spec = self.stream.spec
+        return self.stream.taken // max(1, spec.global_batch // max(1, spec.lanes))
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch; 0 where the data set is unknown."""
+        whole, rest = divmod(self.records, max(1, self.stream.spec.global_batch))
+        return whole + (rest > 0 and self.stream.spec.remainder != "drop")
+
+    @property
+    def done(self) -> float | None:
+        """Share of the epoch that its newest request is at, in [0, 1]; None where there is no telling."""
+        return (self.step % self.steps) / self.steps if self.steps else None
 
 
-def work(address: str, before: pb.DescribeReply, after: pb.DescribeReply) -> Work:
-    """What one worker did between two answers of the same process."""
-    seconds = max(after.uptime_s - before.uptime_s, 1e-3)
-    old, new = before.counters, after.counters
-    total_s = {stage.name: stage.total_s for stage in before.stages}
+def work(address: str, look: Look) -> Work:
+    """What one worker did."""
+    before, now, seconds = _between(look)
+    earlier = {stage.name: stage for stage in before.stages}
     return Work(
-        address=address,
-        seconds=seconds,
-        threads=after.threads,
-        images=new.images - old.images,
-        chunks=new.chunks - old.chunks,
-        held={stage.name: (stage.total_s - total_s.get(stage.name, 0.0)) / seconds for stage in after.stages},
-        owed=sum(stream.owed for stream in after.streams),
-        bytes_read=new.bytes_read - old.bytes_read,
-        bytes_sent=new.bytes_sent - old.bytes_sent,
-        store_requests=new.store_requests - old.store_requests,
-        storage_retries=new.storage_retries - old.storage_retries,
-        seek_used=new.seek_used - old.seek_used,
-        cache_hits=after.cache.hits - before.cache.hits,
-        cache_misses=after.cache.misses - before.cache.misses,
-        caches=after.HasField("cache"),
-        cache_full=after.cache.full,
-        cache_bytes=after.cache.bytes,
+        address,
+        seconds,
+        now.threads,
+        _less(now.counters, before.counters, *pb.Counters.DESCRIPTOR.fields_by_name),
+        tuple(_stage(earlier.get(stage.name, pb.StageInfo()), stage, seconds) for stage in now.stages),
+        _less(now.cache, before.cache, "hits", "misses") if now.HasField("cache") else None,
     )
 
 
-def consumers(
-    before: Mapping[str, pb.DescribeReply], after: Mapping[str, pb.DescribeReply]
-) -> list[Consumer]:
-    """The consumers that are served at the second look, by job and number.
+def consumers(looks: Mapping[str, Look]) -> list[Consumer]:
+    """The consumers that are served now, by job and number.
 
     A client tells each of its workers the same of itself; of what they were told, the newest counts.
 
     Args:
-        before, after: by address, what workers answered; `after` has those that answered both times.
+        looks: by address.
     """
-    parts: dict[tuple[str, int], list[tuple[str, pb.StreamInfo]]] = {}
-    for address, reply in after.items():
-        for stream in reply.streams:
-            parts.setdefault((stream.session, stream.consumer_index), []).append((address, stream))
+    found: dict[tuple[str, int], dict[str, pb.StreamInfo]] = {}
+    for address, (_, now) in looks.items():
+        # One that reconnects has two streams for a while: the younger counts.
+        for stream in sorted(now.streams, key=lambda stream: -stream.age_s):
+            found.setdefault(_key(stream), {})[address] = stream
     return sorted(
-        (_consumer(key, streams, before) for key, streams in parts.items()),
-        key=lambda consumer: (consumer.job, consumer.index),
+        (_consumer(streams, looks) for streams in found.values()),
+        key=lambda consumer: (consumer.job, consumer.stream.consumer_index),
     )
 
 
-def _consumer(
-    key: tuple[str, int],
-    streams: Sequence[tuple[str, pb.StreamInfo]],
-    before: Mapping[str, pb.DescribeReply],
-) -> Consumer:
-    stream = streams[0][1]
-    new = _newest(stream for _, stream in streams)
-    old = _newest(
-        stream
-        for address, _ in streams
-        for stream in before[address].streams
-        if (stream.session, stream.consumer_index) == key
-    )
-    reports = new is not None and (old is None or new.step_s + new.wait_s > old.step_s + old.wait_s)
-    # A client that said nothing at the first look has said all of it since it began.
-    now, then = new or pb.ClientReport(), old or pb.ClientReport()
+def waiting(those: Sequence[Consumer]) -> float | None:
+    """Share of their time that they waited, over those that say so; None where none does."""
+    said = [consumer.waiting for consumer in those if consumer.waiting is not None]
+    return sum(said) / len(said) if said else None
+
+
+def _between(look: Look) -> tuple[pb.DescribeReply, pb.DescribeReply, float]:
+    before, now = look
+    if before.worker_id != now.worker_id:
+        before = pb.DescribeReply()
+    return before, now, max(now.uptime_s - before.uptime_s, 1e-3)
+
+
+def _less(now: _Sums, before: _Sums, *names: str) -> _Sums:
+    """`now`, of which these fields are what came since; nothing where they fell with a data set that went."""
+    made = now.__class__()
+    made.CopyFrom(now)
+    for name in names:
+        setattr(made, name, max(0, getattr(now, name) - getattr(before, name)))
+    return made
+
+
+def _stage(before: pb.StageInfo, now: pb.StageInfo, seconds: float) -> Stage:
+    chunks, total_s = now.chunks - before.chunks, now.total_s - before.total_s
+    if chunks <= 0:
+        return Stage(now.name, held=now.here)
+    old = list(before.buckets) or [0] * len(now.buckets)
+    buckets = [new - count for new, count in zip(now.buckets, old, strict=True)]
+    below, tail_s = 0, None
+    for bound_s, count in zip(now.bounds_s, buckets, strict=False):
+        below += count
+        if below >= TAIL * chunks:
+            tail_s = bound_s
+            break
+    return Stage(now.name, chunks, total_s / seconds, total_s / chunks, tail_s)
+
+
+def _key(stream: pb.StreamInfo) -> tuple[str, int]:
+    return stream.session, stream.consumer_index
+
+
+def _consumer(streams: Mapping[str, pb.StreamInfo], looks: Mapping[str, Look]) -> Consumer:
+    address, stream = next(iter(streams.items()))
+    datasets = looks[address][1].datasets
     return Consumer(
-        job=stream.job or f"session {stream.session[:12]}",
-        dataset=stream.spec.dataset,
-        index=stream.consumer_index,
-        count=stream.consumer_count,
-        peer=stream.peer,
-        workers=tuple(address for address, _ in streams),
-        arena=all(stream.arena for _, stream in streams),
-        output=stream.spec.output,
-        step_s=now.step_s - then.step_s if reports else None,
-        wait_s=now.wait_s - then.wait_s if reports else 0.0,
-        land_s=now.land_s - then.land_s if reports else 0.0,
-        receivers=now.workers,
-        images=now.images - then.images if reports else 0,
-        ready=now.ready,
-        prefetch=now.prefetch,
+        stream,
+        {address: _part(stream, looks[address]) for address, stream in streams.items()},
+        _told(streams, looks),
+        all(stream.arena for stream in streams.values()),
+        next((info.records for info in datasets if info.name == stream.spec.dataset), 0),
     )
+
+
+def _part(stream: pb.StreamInfo, look: Look) -> Part:
+    before, _, seconds = _between(look)
+    same = (one for one in before.streams if _key(one) == _key(stream) and one.peer == stream.peer)
+    old = next(same, pb.StreamInfo())
+    chunks, unsent = stream.chunks - old.chunks, (stream.unsent_s - old.unsent_s) / seconds
+    return Part(
+        chunks,
+        (stream.images - old.images) / seconds,
+        unsent,
+        (stream.paced_s - old.paced_s) / seconds,
+        still=chunks == 0 and (stream.owed > 0 or unsent > 0),
+    )
+
+
+def _told(streams: Mapping[str, pb.StreamInfo], looks: Mapping[str, Look]) -> pb.ClientReport | None:
+    new = _newest(streams.values())
+    # A client that said nothing before has said all of it since it began.
+    old = _newest(_before(streams, looks)) or pb.ClientReport()
+    if new is None or new.step_s + new.wait_s <= old.step_s + old.wait_s:
+        return None
+    return _less(new, old, "step_s", "wait_s", "land_s", "images")
+
+
+def _before(streams: Mapping[str, pb.StreamInfo], looks: Mapping[str, Look]) -> Iterator[pb.StreamInfo]:
+    for address, stream in streams.items():
+        yield from (one for one in _between(looks[address])[0].streams if _key(one) == _key(stream))
 
 
 def _newest(streams: Iterable[pb.StreamInfo]) -> pb.ClientReport | None:

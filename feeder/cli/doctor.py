@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from feeder.cli.options import add_client_options, client_credentials
-from feeder.errors import FeederError
+from feeder.errors import FeederError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +26,10 @@ __all__ = ["register"]
 MOST_ASKED = 16
 """Workers that are asked at the same time."""
 
-MOST_WAITS = 4
-"""Times --seconds until the second look is taken at the latest."""
-
 _DESCRIPTION = """\
 Looks at workers twice, some seconds apart, and says for each job which of storage, decode, cache, wire,
-client or trainer is the limit, by which figures, and what would lift it. It only looks: nothing is run for
-it. Exit code 1 where a worker does not answer.
+client, token or trainer is the limit, by which figures, and what would lift it. It only looks: nothing is
+run for it. Exit code 1 where a worker does not answer.
 """
 _EXAMPLES = """\
 examples:
@@ -82,27 +79,32 @@ def _seconds(text: str) -> float:
 def _doctor(args: argparse.Namespace) -> int:
     from feeder.advice.diagnosis import diagnose
     from feeder.advice.watched import consumers, work
+    from feeder.cli.status import as_dict
     from feeder.client.names import resolve
     from feeder.wire.address import parse_target
 
     addresses = resolve(parse_target(args.address))
     credentials = client_credentials(args)
     before, failed = _look(addresses, credentials)
-    after, gone = _look_again(addresses, credentials, before, args.seconds)
+    there = [address for address in addresses if str(address) in before]
+    if there:
+        time.sleep(args.seconds)
+    after, gone = _look(there, credentials)
     failed |= gone
     for name in list(after):
         if after[name].worker_id != before[name].worker_id:
             failed[name] = f"worker {name} was started anew meanwhile: ask again"
             del after[name]
-    works = {name: work(name, before[name], reply) for name, reply in after.items()}
-    findings = diagnose(works, consumers(before, after))
+    looks = {name: (before[name], reply) for name, reply in after.items()}
+    works = {name: work(name, look) for name, look in looks.items()}
+    findings = diagnose(works, consumers(looks))
     if args.json:
         values = {
             "findings": [dataclasses.asdict(finding) for finding in findings],
             "workers": [dataclasses.asdict(one) for one in works.values()],
             "failed": failed,
         }
-        print(json.dumps(values))
+        print(json.dumps(values, default=as_dict))
     else:
         if works:
             print("\n\n".join(map(_text, findings)) or f"nothing is running: no stream on {', '.join(works)}")
@@ -110,29 +112,6 @@ def _doctor(args: argparse.Namespace) -> int:
         for message in failed.values():
             print(f"feeder: {message}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _look_again(
-    addresses: Sequence[Address],
-    credentials: Credentials,
-    before: dict[str, pb.DescribeReply],
-    seconds: float,
-) -> tuple[dict[str, pb.DescribeReply], dict[str, str]]:
-    """The second look, as soon as every worker that owes chunks has given some, or after MOST_WAITS."""
-    there = [address for address in addresses if str(address) in before]
-    after: dict[str, pb.DescribeReply] = {}
-    gone: dict[str, str] = {}
-    for _ in range(MOST_WAITS if there else 0):
-        time.sleep(seconds)
-        after, gone = _look(there, credentials)
-        if gone or not any(_stands_still(before[name], reply) for name, reply in after.items()):
-            break
-    return after, gone
-
-
-def _stands_still(before: pb.DescribeReply, after: pb.DescribeReply) -> bool:
-    """Whether a worker owes chunks and gave none, so that where they are cannot be seen."""
-    return after.counters.chunks == before.counters.chunks and any(stream.owed for stream in after.streams)
 
 
 def _look(
@@ -159,7 +138,7 @@ def _text(finding: Finding) -> str:
     where = f", at {finding.worker}" if finding.worker else ""
     return "\n".join(
         [
-            f"{finding.job}: the limit is {finding.limit.upper()}{where}",
+            f"{printable(finding.job)}: the limit is {finding.limit.upper()}{where}",
             *(f"  {sentence}" for sentence in finding.why),
             *(f"  -> {sentence}" for sentence in finding.lift),
         ]

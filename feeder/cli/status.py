@@ -8,14 +8,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from feeder.cli.options import add_client_options, client_credentials
-from feeder.errors import NotAllowed, NotTrusted, WorkerUnavailable
+from feeder.errors import Closed, NotAllowed, NotTrusted, WorkerUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import grpc
+    from google.protobuf.message import Message
+
     from feeder.wire.address import Address
     from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["describe", "duration", "register", "short", "size"]
+__all__ = ["as_dict", "describe", "duration", "register", "short", "size"]
 
 STATUS_TIMEOUT_S = 5.0
 
@@ -52,7 +57,7 @@ def _status(args: argparse.Namespace) -> int:
             bad = True
             _show({"address": str(address), "error": str(error)}, args.json, str(error))
             continue
-        _show({"address": str(address)} | _as_dict(reply), args.json, _table(str(address), reply))
+        _show({"address": str(address)} | as_dict(reply), args.json, _table(str(address), reply))
         for name, value in _fingerprints(reply).items():
             if prints.setdefault(name, value) != value:
                 bad = True
@@ -60,11 +65,16 @@ def _status(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def describe(address: Address, credentials: Credentials | None = None) -> pb.DescribeReply:
+def describe(
+    address: Address,
+    credentials: Credentials | None = None,
+    calls: Callable[[grpc.Future[pb.DescribeReply]], object] = lambda _: None,
+) -> pb.DescribeReply:
     """Asks one worker.
 
     Args:
         credentials: what it is shown; None: what the environment says.
+        calls: is given the call, which it may cancel.
 
     Raises:
         FeederError: it does not answer, or is no worker.
@@ -85,8 +95,12 @@ def describe(address: Address, credentials: Credentials | None = None) -> pb.Des
             request_serializer=pb.DescribeRequest.SerializeToString,
             response_deserializer=pb.DescribeReply.FromString,
         )
+        call = describe.future(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
+        calls(call)
         try:
-            reply: pb.DescribeReply = describe(pb.DescribeRequest(), timeout=STATUS_TIMEOUT_S)
+            reply: pb.DescribeReply = call.result()
+        except grpc.FutureCancelledError:
+            raise Closed(f"worker {address} is asked no more") from None
         except grpc.RpcError as error:
             failure = failure_of(error, str(address))
             if isinstance(failure, WorkerUnavailable):
@@ -99,13 +113,14 @@ def _show(values: dict[str, Any], as_json: bool, text: str) -> None:
     print(json.dumps(values) if as_json else text, flush=True)
 
 
-def _as_dict(reply: pb.DescribeReply) -> dict[str, Any]:
+def as_dict(message: Message) -> dict[str, Any]:
+    """What a message says, as JSON has it, whole numbers as numbers."""
     from google.protobuf.json_format import MessageToDict
 
     values: dict[str, Any] = MessageToDict(
-        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    _make_numbers(values, reply.DESCRIPTOR)
+    _make_numbers(values, message.DESCRIPTOR)
     return values
 
 

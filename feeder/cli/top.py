@@ -17,14 +17,16 @@ from feeder.cli.status import STATUS_TIMEOUT_S, describe, duration, short, size
 from feeder.errors import ConfigError, FeederError, printable
 
 if TYPE_CHECKING:
+    import grpc
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
+    from feeder.advice.diagnosis import Verdict
+    from feeder.advice.watched import Consumer, Work
     from feeder.wire.address import Address
     from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
-    from feeder.wire.vitals import Consumer, Vitals
 
 __all__ = ["register"]
 
@@ -32,12 +34,18 @@ PERIOD_S = 1.0
 WINDOW = 10
 """Answers over which shares are taken: one second holds few chunks of a slow stream."""
 
+ONCE = 3
+"""Answers that one frame is made of: a client tells once a second how it fares, so two may hear the same."""
+
 SPARK = 24
 LEAST_WIDTH = 64
 """Columns that a worker wants beside another."""
 
 BAR = 20
-MOODS = {"trainers": "green", "unsaid": "green", "nobody": "default", "asleep": "default"}
+LEAVE_S = 0.1
+"""For a thread whose call was cancelled to end; one that dials does later, or with the process."""
+
+MOODS = {"trainer": "green", "nobody": "default"}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +58,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "browser, with pictures.",
         epilog="examples:\n"
         "  feeder top host1:50051,host2:50051\n"
-        "  feeder top unix:/run/feeder.sock --once     one frame, over one second, for scripts\n",
+        "  feeder top unix:/run/feeder.sock --once     one frame, over two seconds, for scripts\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -75,7 +83,7 @@ def _top(args: argparse.Namespace) -> int:
         ]
         if args.once:
             for worker in watched:
-                worker.wait(2)
+                worker.wait(ONCE)
             console.print(_frame(watched, console.width))
             return 1 if any(worker.error for worker in watched) else 0
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -135,6 +143,7 @@ class _Watched:
         self._asked = 0
         self._changed = threading.Condition()
         self._ended = threading.Event()
+        self._call: grpc.Future[pb.DescribeReply] | None = None
         self._thread = threading.Thread(target=self._run, name="feeder-top", daemon=True)
 
     def __enter__(self) -> Self:
@@ -142,8 +151,11 @@ class _Watched:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(STATUS_TIMEOUT_S + PERIOD_S)
+        with self._changed:
+            self._ended.set()
+            if self._call is not None:
+                self._call.cancel()
+        self._thread.join(LEAVE_S)
 
     def wait(self, times: int) -> None:
         """Waits until it was asked so often."""
@@ -155,13 +167,19 @@ class _Watched:
         with self._changed:
             return list(self._replies), list(self._rates)
 
+    def _calls(self, call: grpc.Future[pb.DescribeReply]) -> None:
+        with self._changed:
+            self._call = call
+            if self._ended.is_set():
+                call.cancel()
+
     def _run(self) -> None:
-        from feeder.wire.vitals import between
+        from feeder.advice.watched import work
 
         while True:
             reply, error = None, ""
             try:
-                reply = describe(self.address, self._credentials)
+                reply = describe(self.address, self._credentials, self._calls)
             except FeederError as failed:
                 error = str(failed)
             with self._changed:
@@ -169,7 +187,7 @@ class _Watched:
                 self.error = error
                 if reply is not None:
                     if self._replies:
-                        self._rates.append(between(self._replies[-1], reply).images_s)
+                        self._rates.append(work("", (self._replies[-1], reply)).images_s)
                     self._replies.append(reply)
                 self._changed.notify_all()
             if self._ended.wait(PERIOD_S):
@@ -195,7 +213,8 @@ def _panel(worker: _Watched) -> RenderableType:
     from rich.panel import Panel
     from rich.text import Text
 
-    from feeder.wire.vitals import between
+    from feeder.advice.diagnosis import diagnose, verdicts
+    from feeder.advice.watched import consumers, work
 
     replies, rates = worker.seen()
     title = Text(printable(str(worker.address)), "bold")
@@ -204,7 +223,9 @@ def _panel(worker: _Watched) -> RenderableType:
             Text(printable(worker.error or "asking ..."), "red" if worker.error else ""), title=title
         )
     now = replies[-1]
-    vitals = between(replies[0], now) if len(replies) > 1 else between(now.__class__(), now)
+    look = (replies[0], now) if len(replies) > 1 else (now.__class__(), now)
+    done, served = work("", look), consumers({"": look})
+    said = verdicts(diagnose({"": done}, served))
     state = (
         ("not answering", "red")
         if worker.error
@@ -219,11 +240,11 @@ def _panel(worker: _Watched) -> RenderableType:
     )
     parts: list[RenderableType] = [
         head,
-        Text(vitals.limit.sentence, MOODS.get(vitals.limit.which, "yellow")),
-        _figures(now, vitals, rates),
+        *(_verdict(verdict, alone=len(said) == 1) for verdict in said),
+        _figures(now, done, served, rates),
     ]
-    if vitals.consumers:
-        parts.append(_consumers(vitals.consumers))
+    if served:
+        parts.append(_consumers(served))
     if now.quarantine:
         bad = now.quarantine[0]
         newest = printable(f"{bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
@@ -231,21 +252,32 @@ def _panel(worker: _Watched) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left")
 
 
-def _figures(now: pb.DescribeReply, vitals: Vitals, rates: Sequence[float]) -> Table:
+def _verdict(verdict: Verdict, *, alone: bool) -> Text:
+    """Its sentence; with the jobs that it is of, where others fare otherwise."""
+    from rich.text import Text
+
+    jobs = "" if alone else f"{', '.join(map(printable, verdict.jobs))}: "
+    return Text(f"{jobs}{verdict.sentence}", MOODS.get(verdict.limit, "yellow"))
+
+
+def _figures(now: pb.DescribeReply, work: Work, served: Sequence[Consumer], rates: Sequence[float]) -> Table:
     from rich.table import Table
     from rich.text import Text
+
+    from feeder.advice.watched import waiting
 
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    table.add_row("images/s", Text.assemble((f"{vitals.images_s:,.0f} ", "bold"), (_spark(rates), "cyan")))
+    table.add_row("images/s", Text.assemble((f"{work.images_s:,.0f} ", "bold"), (_spark(rates), "cyan")))
     table.add_row(
         "bytes/s",
-        f"{size(vitals.sent_s)} sent, {size(vitals.placed_s)} into trainers' memory, "
-        f"{size(vitals.read_s)} read",
+        f"{size(work.did.bytes_sent / work.seconds)} sent, "
+        f"{size(work.did.bytes_placed / work.seconds)} into trainers' memory, "
+        f"{size(work.did.bytes_read / work.seconds)} read",
     )
-    table.add_row("threads", _bar(vitals.busy, "at work", "cyan"))
-    table.add_row("trainers", _bar(vitals.waiting, "waiting", "yellow"))
+    table.add_row("threads", _bar(work.busy, "at work", "cyan"))
+    table.add_row("trainers", _bar(waiting(served), "waiting", "yellow"))
     for name, field in (("cache", "cache"), ("encoded", "encoded_cache")):
         if now.HasField(field):
             info = getattr(now, field)
@@ -253,9 +285,7 @@ def _figures(now: pb.DescribeReply, vitals: Vitals, rates: Sequence[float]) -> T
             hits = f", {_share(info.hits / asked)} hits" if asked else ""
             full = info.bytes / info.budget_bytes if info.budget_bytes else 0.0
             table.add_row(name, _bar(full, f"of {size(info.budget_bytes)}{hits}", "blue"))
-    stages = (
-        f"{stage.name} {'-' if stage.mean_s is None else short(stage.mean_s)}" for stage in vitals.stages
-    )
+    stages = (f"{stage.name} {'-' if stage.mean_s is None else short(stage.mean_s)}" for stage in work.stages)
     table.add_row("chunks", Text(", ".join(stages)))
     return table
 

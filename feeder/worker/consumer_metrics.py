@@ -21,6 +21,8 @@ __all__ = ["consumer_metrics", "stage_metrics"]
 STREAM_COUNTERS = {
     "images": ("served_images", "Images that this worker gave it since it connected."),
     "chunks": ("served_chunks", "Chunks that they came in."),
+    "unsent_s": ("unsent_seconds", "Chunk-seconds that what was made for it waited for the socket."),
+    "paced_s": ("paced_seconds", "Of these, time that sending waited for its token's rate."),
 }
 STREAM_GAUGES = {
     "owed": ("owed_chunks", "Chunks that it asked for and does not have."),

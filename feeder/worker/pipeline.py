@@ -131,7 +131,7 @@ class Pipeline:
         """A snapshot: what each open stream was given, by its number."""
         with self._lock:
             return {
-                number: replace(opened.served, owed=self._scheduler.owed(number))
+                number: replace(opened.served, owed=self._scheduler.owed(number), spent=opened.stream.spent)
                 for number, opened in self._open.items()
             }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feeder.wire.codec import report_to_proto
 from feeder.wire.messages import ClientReport
 from feeder.wire.spec import spec_to_proto
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.sessions import Ticket
+from feeder.worker.stream import Spent
 
 __all__ = ["Served", "stream_infos"]
 
@@ -26,6 +27,7 @@ class Served:
         epoch, taken: of its newest request.
         report: the newest; None: there was none yet.
         reported_s: when it came, by the monotonic clock.
+        spent: what its chunks waited for the socket.
     """
 
     arena: bool
@@ -36,6 +38,7 @@ class Served:
     taken: int = 0
     report: ClientReport | None = None
     reported_s: float = 0.0
+    spent: Spent = field(default_factory=Spent)
 
 
 def stream_infos(tickets: Iterable[Ticket], served: Mapping[int, Served]) -> list[pb.StreamInfo]:
@@ -69,6 +72,8 @@ def stream_infos(tickets: Iterable[Ticket], served: Mapping[int, Served]) -> lis
                 age_s=now_s - ticket.opened_s,
                 report=None if report is None else report_to_proto(report),
                 report_age_s=0.0 if report is None else now_s - stream.reported_s,
+                unsent_s=stream.spent.unsent_s,
+                paced_s=stream.spent.paced_s,
             )
         )
     return infos

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from feeder.errors import Closed, FeederError, ProtocolError
 from feeder.worker.scheduler import Job
 
-__all__ = ["Answer", "Stream"]
+__all__ = ["Answer", "Spent", "Stream"]
 
 
 class Answer(NamedTuple):
@@ -23,6 +24,25 @@ class Answer(NamedTuple):
     placed_bytes: int = 0
     shared_bytes: int = 0
     made_s: float = 0.0
+
+
+class Spent(NamedTuple):
+    """Seconds that all answers together waited for the socket, and those that were spent in `pause`."""
+
+    unsent_s: float = 0.0
+    paced_s: float = 0.0
+
+
+class _Count(NamedTuple):
+    """So many there are, and the seconds of all that there were, together, up to `since_s`."""
+
+    size: int = 0
+    sum_s: float = 0.0
+    since_s: float = 0.0
+
+    def later(self, change: int = 0) -> _Count:
+        now_s = time.perf_counter()
+        return _Count(self.size + change, self.sum_s + self.size * (now_s - self.since_s), now_s)
 
 
 class Stream:
@@ -42,6 +62,10 @@ class Stream:
         self._opened = False
         self._arena = False
         self._answers: deque[Answer] = deque()
+        self._sending = False
+        # One attribute each, so that who reads it without the lock never sees half of a change.
+        self._unsent = _Count()
+        self._paced = _Count()
         self._error: FeederError | None = None
         self._finishing = False
         self._closed = False
@@ -53,8 +77,13 @@ class Stream:
 
     @property
     def unsent(self) -> int:
-        """Answers that wait to be sent."""
-        return len(self._answers)
+        """Answers that the socket does not have: those that wait, and the one that is being sent."""
+        return self._unsent.size
+
+    @property
+    def spent(self) -> Spent:
+        """What answers waited so far."""
+        return Spent(self._unsent.later().sum_s, self._paced.later().sum_s)
 
     def opened(self, *, arena: bool = False) -> None:
         """The client's Open was accepted, with its arena or without."""
@@ -86,12 +115,15 @@ class Stream:
     def pause(self, delay_s: float) -> None:
         """Waits for so long, or until nobody waits for answers any more."""
         with self._changed:
+            self._paced = self._paced.later(+1)
             self._changed.wait_for(lambda: self._closed or self._error, delay_s)
+            self._paced = self._paced.later(-1)
 
     def put(self, answer: Answer) -> None:
         """An answer is ready to be sent."""
         with self._changed:
             self._answers.append(answer)
+            self._unsent = self._unsent.later(+1)
             self._changed.notify_all()
 
     def finish(self) -> None:
@@ -114,7 +146,7 @@ class Stream:
             self._changed.notify_all()
 
     def next(self, owes: Callable[[], bool]) -> Answer | None:
-        """Waits for the next answer to send; None when the stream ends.
+        """Waits for the next answer to send, as the one before is sent; None when the stream ends.
 
         Args:
             owes: whether any request is unanswered, asked anew whenever something changed.
@@ -123,10 +155,13 @@ class Stream:
             FeederError: what `fail` was told.
         """
         with self._changed:
+            self._unsent = self._unsent.later(-self._sending)
+            self._sending = False
             # Without a deadline: each way in which a call ends, gRPC's keepalive included, leads to `close`.
             self._changed.wait_for(
                 lambda: self._answers or self._error or self._closed or (self._finishing and not owes())
             )
             if self._error is not None:
                 raise self._error
-            return self._answers.popleft() if self._answers else None
+            self._sending = bool(self._answers)
+            return self._answers.popleft() if self._sending else None

@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from concurrent import futures
 import grpc
 import pytest
 
-from feeder.cli import main
+from feeder.cli import main, status, top
 from feeder.wire import SERVICE
+from feeder.wire.address import parse_address
+from feeder.wire.credentials import Credentials
 from feeder.wire.v1 import feeder_pb2 as pb
 
 pytest.importorskip("rich", reason="no rich here: pip install '.[top]'")
@@ -91,6 +94,17 @@ def test_a_worker_that_is_silent_is_named_beside_one_that_answers(
 def test_without_a_terminal_it_says_what_to_do(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", address]) == 2
     assert "--once" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_silent_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "STATUS_TIMEOUT_S", 1000 * DEADLINE_S)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        worker = top._Watched(parse_address(f"127.0.0.1:{silent.getsockname()[1]}"), Credentials())
+        with worker, silent.accept()[0]:
+            pass
+        worker._thread.join(DEADLINE_S)
+        assert not worker._thread.is_alive()
 
 
 @pytest.mark.parametrize("ending", ["q", "interrupt"])

@@ -1,4 +1,5 @@
-"""`feeder doctor` over real workers and trainers, with each stage the limit in turn.
+"""`feeder doctor` over real workers and trainers, with each stage the limit in turn; `feeder top` and the
+status page say the same.
 
 Every situation is extreme, so that a busy machine changes figures and no verdict.
 """
@@ -7,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import feeder
 from feeder.cli import main
 from feeder.cli.status import describe
 from feeder.wire.address import parse_address
+from feeder.worker.access import new_token
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 
@@ -71,21 +75,44 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def hears(worker: str) -> bool:
-    """Whether a worker delivered chunks to a client that told it how it fares."""
+def stands_still(worker: str, job: str) -> bool:
+    """Whether a job is given nothing for two seconds."""
+    before = chunks_of(worker, job)
+    time.sleep(2)
+    return chunks_of(worker, job) == before
+
+
+def chunks_of(worker: str, job: str) -> int:
+    """Chunks that a worker gave to a job whose client told it how it fares."""
     streams = describe(parse_address(worker)).streams
-    return any(stream.HasField("report") and stream.chunks for stream in streams)
+    return sum(stream.chunks for stream in streams if stream.job == job and stream.HasField("report"))
 
 
 def finds(capsys: pytest.CaptureFixture[str], *workers: str, **limits: str) -> dict[str, Any]:
     """Its findings by job, which name these limits."""
-    for worker in workers:
-        wait_for(lambda worker=worker: hears(worker), f"no client reports to {worker}")  # type: ignore[misc]
+    for job in limits:
+        wait_for(lambda job=job: any(chunks_of(worker, job) for worker in workers), f"{job} tells nothing")  # type: ignore[misc]
     assert main(["doctor", ",".join(workers), "--seconds", str(SECONDS), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     findings = {finding["job"]: finding for finding in said["findings"]}
     assert {job: finding["limit"] for job, finding in findings.items()} == limits, json.dumps(said, indent=1)
+    words = {finding["sentence"].split(":")[0] for finding in findings.values()}
+    wait_for(lambda: all(word in top(capsys, workers) for word in words), f"feeder top does not say {words}")
     return findings
+
+
+def top(capsys: pytest.CaptureFixture[str], workers: tuple[str, ...]) -> str:
+    """What `feeder top` shows, without frames."""
+    assert main(["top", ",".join(workers), "--once"]) == 0
+    return re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+
+
+def page_says(worker: Any) -> dict[str, str]:
+    """The limit of each job, as the worker's status page has it now."""
+    (url,) = re.findall(r"health at (\S+)", worker.log.read_text())
+    with urllib.request.urlopen(f"{url}/events", timeout=PATIENCE_S) as events:
+        data = (json.loads(line.removeprefix(b"data: ")) for line in events if line.startswith(b"data: {"))
+        return {job: verdict["limit"] for verdict in next(data)["verdicts"] for job in verdict["jobs"]}
 
 
 def large_jpeg(number: int) -> bytes:
@@ -112,7 +139,8 @@ def test_storage_decode_and_cache(
     # A fifth of the images fit into the cache.
     flags = ["--cache-bytes", "30MB", "--cache-dir", str(tmp_path / "cache"), "--warm", "--seek", "off"]
     cached = start_worker(large_shards, *flags).address
-    decoded = start_worker(large_shards, "--seek", "off").address
+    page = start_worker(large_shards, "--seek", "off", "--http", "127.0.0.1:0")
+    decoded = page.address
     for path in shards.glob("train-*-of-?????"):
         s3.put(f"slow/{path.name}", path.read_bytes())
     stored = start_worker(s3.url("slow/train-*"), "--index-dir", str(tmp_path / "indexes")).address
@@ -126,6 +154,7 @@ def test_storage_decode_and_cache(
     ):
         limits = {"caches": "cache", "decodes": "decode", "reads": "storage"}
         found = finds(capsys, cached, decoded, stored, **limits)
+        wait_for(lambda: page_says(page) == {"decodes": "decode"}, "the page does not say so")
     assert [found[job]["worker"] for job in limits] == [cached, decoded, stored]
     assert "more --cache-bytes" in found["caches"]["lift"][0]
     assert [words for words in found["decodes"]["lift"] if "--cache-bytes" in words]
@@ -133,19 +162,13 @@ def test_storage_decode_and_cache(
     assert "--encoded-cache-bytes" in found["reads"]["lift"][0]
 
 
-def test_wire_client_and_trainer(capsys: pytest.CaptureFixture[str], shards: Path, start_worker: Any) -> None:
+def test_client_and_trainer(capsys: pytest.CaptureFixture[str], shards: Path, start_worker: Any) -> None:
     worker = start_worker(shards, "--threads", "4").address
 
     # Nobody trains.
     assert main(["doctor", worker, "--seconds", "1"]) == 0
     assert f"nothing is running: no stream on {worker}" in capsys.readouterr().out
-
-    # 100 kB/s.
-    with contextlib.closing(Proxy(worker)) as proxy:
-        proxy.slow(0.04)
-        with training(proxy.address, "sends", batch_size=8, image_size=64, transport="grpc"):
-            found = finds(capsys, worker, sends="wire")
-    assert "yuv420" in found["sends"]["lift"][0]
+    assert "Nobody is connected" in top(capsys, (worker,))
 
     # Room for one batch of one image, which is asked for when the one before was taken.
     with training(worker, "asks", batch_size=1, prefetch_bytes=1, image_size=16):
@@ -159,3 +182,41 @@ def test_wire_client_and_trainer(capsys: pytest.CaptureFixture[str], shards: Pat
     said = capsys.readouterr()
     assert said.out.startswith("trains: the limit is TRAINER\n  consumer 0 waited for input ")
     assert "worker 127.0.0.1:1 does not answer" in said.err
+
+
+def test_jobs_of_one_worker_behind_different_wires(
+    capsys: pytest.CaptureFixture[str], shards: Path, start_worker: Any
+) -> None:
+    worker = start_worker(shards, "--threads", "2", "--http", "127.0.0.1:0")
+    with (
+        contextlib.closing(Proxy(worker.address)) as proxy,
+        training(worker.address, "trains", batch_size=8, image_size=32, step_s=0.5),
+        # Batches of 15 MB, in chunks that are too large to be in buffers of the kernel.
+        training(proxy.address, "sends", batch_size=64, image_size=280, transport="grpc"),
+    ):
+        wait_for(lambda: chunks_of(worker.address, "sends") > 0, "nothing comes")
+        # 100 kB/s: no chunk gets through between two looks.
+        proxy.slow(0.04)
+        wait_for(lambda: stands_still(worker.address, "sends"), "chunks still come through")
+        found = finds(capsys, worker.address, sends="wire", trains="trainer")
+        wait_for(lambda: page_says(worker) == {"sends": "wire", "trains": "trainer"}, "the page says else")
+    assert "yuv420" in found["sends"]["lift"][0]
+    assert found["trains"]["worker"] == ""
+
+
+def test_the_rate_of_a_token(
+    capsys: pytest.CaptureFixture[str],
+    shards: Path,
+    start_worker: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    token, entry = new_token("slow")
+    for name, text in (("tokens.toml", f"{entry}images-per-s = 40\n"), ("token", token)):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("FEEDER_TOKEN_FILE", str(tmp_path / "token"))
+    worker = start_worker(shards, "--tokens", str(tmp_path / "tokens.toml")).address
+    with training(worker, "paced", batch_size=8, image_size=32):
+        found = finds(capsys, worker, paced="token")
+    assert "images-per-s" in found["paced"]["lift"][0]

@@ -47,6 +47,7 @@ QUIET = {
     "feeder_stage_chunks": "it goes up and down",
     "feeder_workers_needed": "it goes up and down",
     "feeder_consumer_owed_chunks": "it goes up and down",
+    "feeder_consumer_paced_seconds_total": "there are no tokens",
     "feeder_consumer_masked_slots_total": "bad records are replaced",
     "feeder_consumer_hedges_total": "there is one worker",
     "feeder_consumer_retries_total": "there is one worker",

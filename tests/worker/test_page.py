@@ -130,6 +130,7 @@ def test_samples_come_and_history_first(side: HttpSide) -> None:
         kind, first = next(events)
         assert kind == "sample"
         assert first["consumers"][0]["job"] == JOB
+        assert [verdict["jobs"] for verdict in first["verdicts"]] == [[JOB]]
         assert first["bad"][0]["reason"] == HOSTILE  # the page makes it text
     with watching(side.address, Authorization="Bearer all") as events:
         _, history = next(events)
@@ -140,6 +141,7 @@ def test_names_are_for_those_who_may_see_them(side: HttpSide) -> None:
     with watching(side.address) as events:
         values = sample(events)
     assert values["names"] is False
+    assert [verdict["limit"] for verdict in values["verdicts"]] == ["trainer"]
     assert values["streams"] == 1
     for secret in (JOB, "secret-shard", "10.1.2.3"):
         assert secret not in json.dumps(values)

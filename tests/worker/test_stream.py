@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,26 @@ def test_requests_that_came_during_the_wait_are_owed() -> None:
     thread.start()
     assert stream.next(owed.is_set) == Answer(b"a")
     thread.join()
+
+
+def test_what_is_unsent_is_counted_until_the_next_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr("feeder.worker.stream.time", SimpleNamespace(perf_counter=lambda: now.s))
+    stream = Stream(1)
+    stream.put(Answer(b"a"))
+    now.s += 1
+    stream.put(Answer(b"b"))
+    now.s += 1  # two wait
+    assert (stream.unsent, stream.spent) == (2, (3.0, 0.0))
+    assert stream.next(lambda: True) == Answer(b"a")
+    now.s += 1  # one waits, and one is being sent
+    assert (stream.unsent, stream.spent.unsent_s) == (2, 5.0)
+    assert stream.next(lambda: True) == Answer(b"b")
+    now.s += 1
+    stream.finish()
+    assert stream.next(lambda: False) is None
+    now.s += 1
+    assert (stream.unsent, stream.spent.unsent_s) == (0, 6.0)
 
 
 def test_an_error_comes_before_answers() -> None:

@@ -128,7 +128,7 @@ class StageInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., chunks: _Optional[int] = ..., total_s: _Optional[float] = ..., bounds_s: _Optional[_Iterable[float]] = ..., buckets: _Optional[_Iterable[int]] = ..., here: _Optional[int] = ...) -> None: ...
 
 class StreamInfo(_message.Message):
-    __slots__ = ("job", "session", "consumer_index", "consumer_count", "peer", "arena", "spec", "chunks", "images", "owed", "epoch", "taken", "age_s", "report", "report_age_s")
+    __slots__ = ("job", "session", "consumer_index", "consumer_count", "peer", "arena", "spec", "chunks", "images", "owed", "epoch", "taken", "age_s", "report", "report_age_s", "unsent_s", "paced_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class StreamInfo(_message.Message):
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     REPORT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_S_FIELD_NUMBER: _ClassVar[int]
+    PACED_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     session: str
     consumer_index: int
@@ -159,7 +161,9 @@ class StreamInfo(_message.Message):
     age_s: float
     report: ClientReport
     report_age_s: float
-    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., peer: _Optional[str] = ..., arena: bool = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., chunks: _Optional[int] = ..., images: _Optional[int] = ..., owed: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., age_s: _Optional[float] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ..., report_age_s: _Optional[float] = ...) -> None: ...
+    unsent_s: float
+    paced_s: float
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., consumer_index: _Optional[int] = ..., consumer_count: _Optional[int] = ..., peer: _Optional[str] = ..., arena: bool = ..., spec: _Optional[_Union[Spec, _Mapping]] = ..., chunks: _Optional[int] = ..., images: _Optional[int] = ..., owed: _Optional[int] = ..., epoch: _Optional[int] = ..., taken: _Optional[int] = ..., age_s: _Optional[float] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ..., report_age_s: _Optional[float] = ..., unsent_s: _Optional[float] = ..., paced_s: _Optional[float] = ...) -> None: ...
 
 class ClientReport(_message.Message):
     __slots__ = ("steps", "step_s", "wait_s", "land_s", "ready", "prefetch", "images", "masked", "substituted", "hedges", "retries", "workers", "bytes_copied")

@@ -6,16 +6,17 @@ import asyncio
 import hashlib
 import json
 import logging
-import math
 import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from feeder.advice.diagnosis import diagnose, verdicts
+from feeder.advice.watched import Consumer, Work, consumers, waiting, work
 from feeder.wire.v1 import feeder_pb2 as pb
-from feeder.wire.vitals import Consumer, Vitals, between
 
 __all__ = ["Feed", "stream_id"]
 
@@ -107,11 +108,13 @@ class Feed:
             except Exception:
                 log.exception("status page: no sample this second")
                 continue
-            last = between(self._replies[-2], self._replies[-1])
-            lately = between(self._replies[0], self.newest)
-            moment = [time.time(), last.images_s, last.sent_s + last.placed_s, _number(lately.busy)]
+            last = work("", (self._replies[-2], self.newest))
+            look = self._replies[0], self.newest
+            lately, served = work("", look), consumers({"": look})
+            sent_s = (last.did.bytes_sent + last.did.bytes_placed) / last.seconds
+            moment = [time.time(), last.images_s, sent_s, lately.busy or 0.0]
             self._history.append([round(value, 3) for value in moment])
-            values = _values(self.newest, last, lately)
+            values = _values(self.newest, last, lately, served)
             values["moment"] = self._history[-1]
             self._sample = _Sample(values)
             async with self._changed:
@@ -125,37 +128,28 @@ def stream_id(stream: pb.StreamInfo) -> str:
     return hashlib.blake2b(name, digest_size=8, key=_KEY).hexdigest()
 
 
-def _values(now: pb.DescribeReply, last: Vitals, lately: Vitals) -> dict[str, Any]:
+def _values(now: pb.DescribeReply, last: Work, lately: Work, served: list[Consumer]) -> dict[str, Any]:
     return {
         "uptime_s": now.uptime_s,
         "draining": now.draining,
         "streams": now.live_streams,
         "max_streams": now.max_streams,
         "images": now.counters.images,
-        "read_s": last.read_s,
-        "placed_s": last.placed_s,
+        "read_s": last.did.bytes_read / last.seconds,
         "busy": lately.busy,
-        "waiting": lately.waiting,
-        "limit": {"which": lately.limit.which, "sentence": lately.limit.sentence},
-        "stages": [
-            {
-                "name": stage.name,
-                "chunks": stage.chunks,
-                "mean_s": stage.mean_s,
-                "tail_s": _finite(stage.tail_s),
-            }
-            for stage in lately.stages
-        ],
+        "waiting": waiting(served),
+        "verdicts": [asdict(verdict) for verdict in verdicts(diagnose({"": lately}, served))],
+        "stages": [asdict(stage) for stage in lately.stages],
         "caches": [
             _cache(what, getattr(now, name), share)
             for name, what, share in (
-                ("cache", "decoded images", lately.cached),
+                ("cache", "decoded images", lately.hits),
                 ("encoded_cache", "records of object stores", None),
             )
             if now.HasField(name)
         ],
-        "consumers": [_consumer(consumer) for consumer in lately.consumers[:MAX_CONSUMERS]],
-        "unnamed": max(0, len(lately.consumers) - MAX_CONSUMERS),
+        "consumers": [_consumer(consumer) for consumer in served[:MAX_CONSUMERS]],
+        "unnamed": max(0, len(served) - MAX_CONSUMERS),
         "bad": [
             {"dataset": bad.dataset, "shard": bad.shard, "index": bad.index, "reason": bad.reason}
             for bad in now.quarantine[:MAX_BAD]
@@ -167,7 +161,8 @@ def _values(now: pb.DescribeReply, last: Vitals, lately: Vitals) -> dict[str, An
 
 def _redacted(values: dict[str, Any]) -> dict[str, Any]:
     consumers = [consumer | {"job": "", "peer": "", "id": ""} for consumer in values["consumers"]]
-    return values | {"consumers": consumers, "bad": [], "names": False}
+    said = [verdict | {"jobs": []} for verdict in values["verdicts"]]
+    return values | {"consumers": consumers, "verdicts": said, "bad": [], "names": False}
 
 
 def _cache(what: str, info: pb.CacheInfo, share: float | None) -> dict[str, Any]:
@@ -209,11 +204,3 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
             field.name: getattr(report, field.name) for field in pb.ClientReport.DESCRIPTOR.fields
         } | {"age_s": stream.report_age_s}
     return values
-
-
-def _number(value: float | None) -> float:
-    return 0.0 if value is None else value
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or math.isinf(value) else value

@@ -8,7 +8,7 @@ const STAGES = {
   make: "decode, crop, resize, flip",
   send: "until network or trainer has it",
 };
-const MOODS = { trainers: "good", unsaid: "good", worker: "warn", storage: "warn", sending: "warn", stuck: "warn", elsewhere: "warn" };
+const MOODS = { trainer: "good", nobody: "" };
 const HISTORY = 180;
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "path", "rect", "line", "image", "title"]);
@@ -293,19 +293,25 @@ async function showPictures(event) {
 
 // --- Events.
 
-let which = null;
+let limits = null;
+
+function drawVerdicts(verdicts) {
+  const several = verdicts.length > 1;
+  const texts = verdicts.map(({ jobs, sentence }) => (several && jobs.length ? `${jobs.join(", ")}: ${sentence}` : sentence));
+  $("sentence").replaceChildren(...texts.map((text) => make("span", {}, text)));
+  const now = verdicts.map((verdict) => verdict.limit).join();
+  if (now === limits) return;
+  limits = now;
+  $("limit").className = `live limit ${several ? "warn" : MOODS[now] ?? "warn"}`;
+  $("said").textContent = texts.join(" ");  // screen readers hear changes, not each second's figures
+}
 
 function draw(sample) {
   if (!moments.length || moments[moments.length - 1][0] !== sample.moment[0]) moments.push(sample.moment);
   if (moments.length > HISTORY) moments.shift();
   setState(sample.draining ? "draining" : "serving", sample.draining ? "draining" : "serving");
   $("uptime").textContent = `for ${since(sample.uptime_s)}, ${plural(sample.images, "image")} so far`;
-  $("sentence").textContent = sample.limit.sentence;
-  if (sample.limit.which !== which) {
-    which = sample.limit.which;
-    $("limit").className = `live limit ${MOODS[which] || ""}`;
-    $("said").textContent = sample.limit.sentence;  // screen readers hear changes, not each second's figures
-  }
+  drawVerdicts(sample.verdicts);
   drawCharts(sample);
   drawStages(sample.stages);
   drawWaits(sample);
