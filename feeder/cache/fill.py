@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,13 +64,13 @@ class Filler:
     Args:
         cache: what is filled.
         planes: decodes; called from the thread, a few images at a time.
-        warm: offers to be taken, in turns with those that come, until there is no more room.
+        warm: offers to be taken, in turns with those that come, until there is no more room; None: none.
     """
 
-    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] = ()) -> None:
+    def __init__(self, cache: Cache, planes: PlanesOf, warm: Iterable[Offer] | None = None) -> None:
         self._cache = cache
         self._planes = planes
-        self._warm: Iterator[Offer] | None = iter(warm)
+        self._warm = None if warm is None else iter(warm)
         self._warmed = 0
         self._progress_s = time.monotonic()
         self._queue: deque[Offer] = deque()

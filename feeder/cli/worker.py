@@ -55,7 +55,6 @@ def add_worker_options(parser: argparse.ArgumentParser, listen: str = "127.0.0.1
     parser.add_argument(
         "--dataset",
         action="append",
-        required=True,
         metavar="NAME=PATTERN",
         help="shards to serve as NAME: a file, a glob or a folder, or the URL of one (s3://bucket/train-*); "
         "may be given many times, also with the same NAME to add shards to it",
@@ -236,7 +235,7 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
     encoded = args.encoded_cache_bytes or ("80%" if args.encoded_cache_dir else None)
 
     return WorkerConfig(
-        datasets=_datasets(args.dataset),
+        datasets=_datasets(args.dataset or []),
         listen=_named("--listen", parse_listen, args.listen),
         threads=args.threads,
         max_streams=args.max_streams,

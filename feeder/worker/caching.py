@@ -43,7 +43,7 @@ class Caching:
         self._cache = cache
         self._datasets = dict(datasets)
         self._decoder = decoder
-        self._filler = Filler(cache, decoder.keep, self._offers(datasets) if warm_up else ())
+        self._filler = Filler(cache, decoder.keep, self._offers(datasets) if warm_up else None)
 
     def maker(self, dataset: Dataset, spec: StreamSpec) -> ChunkMaker:
         """Makes chunks of a data set from the cache, and offers it what it lacks. One that the cache was not
