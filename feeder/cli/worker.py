@@ -176,7 +176,6 @@ def _worker(args: argparse.Namespace) -> int:
     from feeder.cli import EXIT_ERROR
     from feeder.worker import serve
 
-    config = worker_config(args)
     log_to_stderr(args.log_format, args.log_level)
 
     def ready(address: Address) -> None:
@@ -189,7 +188,7 @@ def _worker(args: argparse.Namespace) -> int:
             raise ConfigError("the settings cannot be read, the line above says why") from None
 
     try:
-        return serve(config, ready, again)
+        return serve(worker_config(args), ready, again)
     except FeederError as error:
         if args.log_format == "text":
             raise
