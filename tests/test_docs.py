@@ -129,6 +129,10 @@ def test_python_of_pages_calls_what_there_is(page: Path) -> None:
     calls: dict[str, Any] = {"connect": feeder.connect, "stream": feeder.Client.stream}
     for block in re.findall(r"^```python.*\n((?:(?!```|--8<--).*\n)*)```", page.read_text(), re.MULTILINE):
         for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                for module in node.names:
+                    if module.name.startswith("feeder."):
+                        importlib.import_module(module.name)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 names = {keyword.arg for keyword in node.keywords if keyword.arg}
                 if node.func.attr in calls:

@@ -42,7 +42,8 @@ def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
         try:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeError) as error:
-            raise ConfigError(f"{path}: cannot read rows of feeder bench: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{path}: cannot read rows of feeder bench: {reason}") from None
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -112,7 +113,16 @@ def costs_of_rows(
                 parts.append(column)
                 break
     if not worker_us:
-        raise ConfigError("the rows do not say what making an image costs: give those of decode or service")
+        beside = not remote and not served.keys().isdisjoint(_SERVED[True].values())
+        raise ConfigError(
+            "the rows do not say what making an image costs"
+            + (
+                " beside the trainer, only what it costs over the network: measure service anew, or plan "
+                "with --remote"
+                if beside
+                else ": give those of decode or service"
+            )
+        )
     if reading := [column for column in parts if column != "cached"]:
         notes.append(
             f"{' and '.join(reading)}: reading records is not in the CPU time; rows of service have it"

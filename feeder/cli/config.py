@@ -41,9 +41,9 @@ In the environment, several values of one setting are words as a shell splits th
 `FEEDER_DATASET='train=/data/train-* validation=/data/val-*'`. Switches are `true` or `false`.
 
 `feeder config show` takes the flags of `feeder worker`, and prints what they, environment and file come to,
-checked as by a worker, and where each value is from; secrets in URLs are left out. An unknown name in a file
-is an error; variables that start with `FEEDER_` and name no setting are listed, not refused, as Kubernetes
-makes some for a service.
+checked as by a worker, and where each value is from; secrets in URLs are left out. It opens nothing that they
+name: neither shards nor certificates or tokens. An unknown name in a file is an error; variables that start
+with `FEEDER_` and name no setting are listed, not refused, as Kubernetes makes some for a service.
 
 | setting | environment | default | what it says |
 |---|---|---|---|
@@ -60,7 +60,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "show",
         help="the effective settings of a worker, and where each comes from",
         description="Prints, as a file for --config, what `feeder worker` would do with these flags, this\n"
-        "environment and this file. Exit code 2 where it would refuse them.",
+        "environment and this file. Exit code 2 where it would refuse them; shards, certificates and\n"
+        "tokens are not opened.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -38,6 +38,9 @@ SEALED_S, STUCK_S = 1.5, 5.0
 """Without a change, until a cache that has all, or has not, is taken as it is: its last images count a second
 later, when their segment is sealed."""
 
+BUSY = 0.5
+"""Load of each core before the measurement, above which its result is in doubt."""
+
 _POLL_S = 0.1
 
 CACHE_BYTES = 1 << 30
@@ -82,6 +85,7 @@ def measure(
     from feeder.worker.cpus import decode_threads
 
     cores, _ = decode_threads()
+    load = os.getloadavg()[0]
     decoder = open_decoder(1)
     try:
         columns: tuple[Column, ...] = ("plain", "seek", "cached") if decoder.seeks else ("plain",)
@@ -111,6 +115,11 @@ def measure(
             for column, worker in workers.items():
                 rounds[column].append(worker.round(size, output, remote, seconds / ROUNDS))
     notes = []
+    if load > BUSY * cores:
+        notes.append(
+            f"this machine did other things, too (load {load:.1f} on {cores} cores), so the CPU times are in "
+            "doubt: measure again when it is idle"
+        )
     if "seek" not in columns:
         notes.append("seek points and the cache need the native kernel, which is not here")
     for column, wanted in (("seek", "had seek points"), ("cached", "could be kept in the cache")):

@@ -39,6 +39,8 @@ COMMAND_LINE = "command line"
 
 MAX_FILE_BYTES = 1 << 20
 
+_KINDS = {int: "a whole number", float: "a number"}
+
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")
 
@@ -241,10 +243,11 @@ def _flags(name: str, action: argparse.Action, setting: Setting) -> list[str]:
         convert: Any = action.type or str
         try:
             value = convert(text)
-        except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
-            said = f": {error}" if isinstance(error, argparse.ArgumentTypeError) else ""
-            kind = f"a valid {getattr(convert, '__name__', 'value')}"
-            raise ConfigError(f"{setting.source}: {name} must be {kind}, got {text!r}{said}") from None
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"{setting.source}: {name} {error}") from None
+        except (ValueError, TypeError):
+            kind = _KINDS.get(convert, f"a valid {getattr(convert, '__name__', 'value')}")
+            raise ConfigError(f"{setting.source}: {name} must be {kind}, got {text!r}") from None
         if action.choices is not None and value not in action.choices:
             choices = ", ".join(map(str, action.choices))
             raise ConfigError(f"{setting.source}: {name} must be one of {choices}, got {text!r}")

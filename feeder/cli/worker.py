@@ -55,7 +55,6 @@ def add_worker_options(parser: argparse.ArgumentParser, listen: str = "127.0.0.1
     parser.add_argument(
         "--dataset",
         action="append",
-        required=True,
         metavar="NAME=PATTERN",
         help="shards to serve as NAME: a file, a glob or a folder, or the URL of one (s3://bucket/train-*); "
         "may be given many times, also with the same NAME to add shards to it",
@@ -177,7 +176,6 @@ def _worker(args: argparse.Namespace) -> int:
     from feeder.cli import EXIT_ERROR
     from feeder.worker import serve
 
-    config = worker_config(args)
     log_to_stderr(args.log_format, args.log_level)
 
     def ready(address: Address) -> None:
@@ -190,7 +188,7 @@ def _worker(args: argparse.Namespace) -> int:
             raise ConfigError("the settings cannot be read; stderr of the worker says why") from None
 
     try:
-        return serve(config, ready, again)
+        return serve(worker_config(args), ready, again)
     except FeederError as error:
         if args.log_format == "text":
             raise
@@ -236,7 +234,7 @@ def _worker_config(args: argparse.Namespace) -> WorkerConfig:
     encoded = args.encoded_cache_bytes or ("80%" if args.encoded_cache_dir else None)
 
     return WorkerConfig(
-        datasets=_datasets(args.dataset),
+        datasets=_datasets(args.dataset or []),
         listen=_named("--listen", parse_listen, args.listen),
         threads=args.threads,
         max_streams=args.max_streams,

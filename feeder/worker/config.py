@@ -103,7 +103,9 @@ class WorkerConfig:
         if self.http is not None and self.http.kind != "tcp":
             raise ConfigError(f"--http wants host:port, got {self.http}")
         if not self.datasets:
-            raise ConfigError("no data set given: use --dataset NAME=PATTERN")
+            raise ConfigError(
+                "no data set given: use --dataset NAME=PATTERN, FEEDER_DATASET, or [worker.dataset] in a file"
+            )
         for name in self.datasets:
             if len(name) > MAX_NAME:
                 raise ConfigError(f"a data set's name has at most {MAX_NAME} characters, got {name[:40]}...")
@@ -136,7 +138,7 @@ class WorkerConfig:
         for option, address in (("--listen", self.listen), ("--http", self.http)):
             if address is not None and not is_local(address):
                 raise ConfigError(
-                    f"{option} {address}: other hosts could reach this, and anybody there read the data: use "
-                    f"TLS (--tls-cert, --tls-key) or tokens (--tokens), or say --insecure where the network "
-                    f"is closed to others"
+                    f"{option} {address}: other hosts could reach this, and anybody there could read the "
+                    "data: use TLS (--tls-cert, --tls-key) or tokens (--tokens), or say --insecure where the "
+                    "network is closed to others"
                 )

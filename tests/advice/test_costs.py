@@ -101,6 +101,13 @@ def test_rows_that_say_too_little_are_refused(rows: list[dict[str, Any]], messag
         costs_of_rows(rows, remote=True)
 
 
+def test_rows_of_a_service_over_the_network_alone_are_for_that() -> None:
+    rows = [row for row in SERVICE if "same host" not in row.get("contestant", "")]
+    assert costs_of_rows(rows, remote=True)[0].worker_us["plain"] > 0
+    with pytest.raises(ConfigError, match="only what it costs over the network"):
+        costs_of_rows(rows, remote=False)
+
+
 def test_rows_of_another_size_are_refused() -> None:
     with pytest.raises(ConfigError, match="at 224 pixels, not at 192"):
         costs_of_rows(DECODE, remote=True, size=192)

@@ -52,7 +52,10 @@ def fill(open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
         filler.close()
 
 
-def test_what_is_offered_is_found(open_cache: OpenCache, fill: Callable[..., Filler]) -> None:
+def test_what_is_offered_is_found(
+    open_cache: OpenCache, fill: Callable[..., Filler], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     cache = open_cache()
     filler = fill(cache, decode)
     filler.offer(offer(cache, record) for record in ALL)
@@ -60,6 +63,7 @@ def test_what_is_offered_is_found(open_cache: OpenCache, fill: Callable[..., Fil
     filler.offer(offer(cache, record) for record in ALL)
     filler.close()
     assert cache.counters().filled == len(ALL)
+    assert "warm" not in caplog.text  # nobody wanted it warmed
 
 
 def test_warming_takes_turns_with_offers(open_cache: OpenCache, fill: Callable[..., Filler]) -> None:

@@ -65,9 +65,7 @@ def test_each_command_has_help_with_examples(capsys: Out, command: str) -> None:
     assert f"feeder {command} " in capsys.readouterr().out.partition("examples:")[2]
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["nonsense"], ["worker"], ["status"], ["worker", "--threads", "x"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["status"], ["worker", "--threads", "x"]])
 def test_wrong_usage(capsys: Out, arguments: list[str]) -> None:
     assert exits(*arguments) == 2
     assert "usage: feeder" in capsys.readouterr().err

@@ -126,13 +126,14 @@ def test_what_is_shown_is_a_file_that_says_the_same(
     ("line", "message"),
     [
         ("thread = 8", r"\[worker\] thread: there is no such setting; is threads meant\?"),
-        ("threads = 'many'", r"feeder.toml: threads must be a valid int, got 'many'"),
+        ("threads = 'many'", r"feeder.toml: threads must be a whole number, got 'many'"),
+        ("drain-s = 'long'", r"feeder.toml: drain-s must be a number, got 'long'"),
         ("threads = true", r"\[worker\] threads: must be text or a number, got True"),
         ("threads = [1]", r"\[worker\] threads: must be text or a number, got \[1\]"),
         ("threads = 0", r"feeder.toml: --threads must be in \[1, 4096\], got 0"),
         ("warm = 1", r"\[worker\] warm: must be true or false, got 1"),
         ("seek = 'always'", r"feeder.toml: seek must be one of learn, use, off, got 'always'"),
-        ("label-base = -1", r"feeder.toml: label-base must be .*got '-1'"),
+        ("label-base = -1", r"feeder.toml: label-base must be a number from 0 on, got '-1'"),
         ("dataset = ['x']", r"feeder.toml: --dataset wants NAME=PATTERN.*got 'x'"),
         ("cache-bytes = '5 parsec'", r"feeder.toml: --cache-bytes: .*5 parsec"),
         ("threads", r"is not TOML"),
@@ -151,6 +152,12 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(
     if not line.startswith("dataset"):
         argv += ["--dataset", "a=/b"]
     assert re.search(message, refused(capsys, *argv))
+
+
+def test_who_says_no_data_set_is_told_where_to(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "--listen", "127.0.0.1:0")
+    for place in ("--dataset", "FEEDER_DATASET", "[worker.dataset]"):
+        assert place in message
 
 
 def test_what_is_wrong_in_the_environment_is_named_with_the_variable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import select
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 import yaml
 from PIL import Image
+
+from feeder.cli import main
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 READY = "feeder worker listening on "
@@ -100,6 +103,23 @@ class Daemon:
         return self.process.wait(TIMEOUT_S)
 
 
+def test_the_folder_of_the_side_socket_is_made_the_workers(data: Path, tmp_path: Path) -> None:
+    """On a node, where the folder of the host is root's, and again after a restart, where it is there."""
+    spec = yaml.safe_load((DEPLOY / "kubernetes" / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    (before,) = spec["initContainers"]
+    (container,) = spec["containers"]
+    owner = spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"]
+    command = [here(text, data, tmp_path) for text in before["command"]]
+    assert (command[command.index("-o") + 1], command[command.index("-g") + 1]) == tuple(map(str, owner))
+    command[command.index("-o") + 1], command[command.index("-g") + 1] = str(os.geteuid()), str(os.getegid())
+    (tmp_path / "run").mkdir(mode=0o755)
+    for _ in range(2):
+        subprocess.run(command, check=True)
+    made = Path(here(container["args"][container["args"].index("--arena-dir") + 1], data, tmp_path))
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert str(made) == command[-1]
+
+
 @pytest.mark.parametrize("name", ["daemonset.yaml", "deployment.yaml"])
 def test_pods_start_answer_their_probes_and_end_within_their_grace(
     name: str, data: Path, tmp_path: Path
@@ -133,6 +153,25 @@ def test_the_unit_of_systemd_starts_with_its_settings(data: Path, tmp_path: Path
         assert daemon.probe("/readyz") == 200
         assert f"taken at {tmp_path}/run/worker" in daemon.log.read_text()
         assert daemon.terminate() == 0
+
+
+def test_what_the_settings_of_systemd_have_for_other_hosts_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its lines are comments, for which the one that serves this host alone makes room."""
+    text = (DEPLOY / "systemd" / "feeder.toml").read_text()
+    assert "insecure" not in text
+    others = re.sub(
+        r"^# (?=[a-z-]+ = )", "", text.replace('listen = "127.0.0.1', '# "', 1), flags=re.MULTILINE
+    )
+    settings = tmp_path / "feeder.toml"
+    settings.write_text(others)
+    assert main(["config", "show", "--config", str(settings), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["worker"]
+    assert said["listen"]["value"] == "0.0.0.0:50051"
+    assert {"tls-cert", "tls-key", "tokens"} <= {
+        name for name, one in said.items() if one["source"] == str(settings)
+    }
 
 
 def compose() -> Any:

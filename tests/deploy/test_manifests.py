@@ -125,7 +125,46 @@ def test_every_alert_has_its_line_in_the_runbook() -> None:
         assert f"`{alert}`" in runbook, alert
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed"
+)
+
+
+@needs_promtool
+def test_every_alert_fires_on_what_it_is_about_and_not_where_all_is_well(tmp_path: Path) -> None:
+    cases = Path(__file__).with_name("alerts.yaml")
+    alerts = {
+        rule["alert"]
+        for rule in load(DEPLOY / "prometheus" / "rules.yaml")["groups"][0]["rules"]
+        if "alert" in rule
+    }
+    for case in load(cases)["tests"]:
+        assert {test["alertname"] for test in case["alert_rule_test"]} == alerts, case["name"]
+    shutil.copy(DEPLOY / "prometheus" / "rules.yaml", tmp_path)
+    shutil.copy(cases, tmp_path)
+    done = subprocess.run(
+        ["promtool", "test", "rules", cases.name], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_prometheus_takes_what_the_dashboard_asks(tmp_path: Path) -> None:
+    panels = json.loads((DEPLOY / "prometheus" / "dashboard.json").read_text())["panels"]
+    asked = [
+        target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel["targets"]
+    ]
+    rules = tmp_path / "rules.yaml"
+    group = {
+        "name": "panels",
+        "rules": [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(asked)],
+    }
+    rules.write_text(yaml.safe_dump({"groups": [group]}))
+    done = subprocess.run(["promtool", "check", "rules", rules], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
 def test_prometheus_takes_rules_and_configuration(tmp_path: Path) -> None:
     subprocess.run(["promtool", "check", "rules", DEPLOY / "prometheus" / "rules.yaml"], check=True)
     text = (DEPLOY / "compose" / "prometheus.yaml").read_text()

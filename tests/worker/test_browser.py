@@ -43,6 +43,11 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+def address_of(worker: Any) -> str:
+    (found,) = (match[1] for line in worker.log if (match := re.search(r"health at (\S+)", line)))
+    return found
+
+
 @pytest.fixture(scope="module")
 def url(
     browser: Any,
@@ -68,8 +73,7 @@ def url(
     job.start()
     try:
         assert runs.wait(DEADLINE_S)
-        (found,) = (match[1] for line in worker.log if (match := re.search(r"health at (\S+)", line)))
-        yield found
+        yield address_of(worker)
     finally:
         stop.set()
         job.join(DEADLINE_S)
@@ -127,7 +131,7 @@ def test_names_from_outside_stay_text(open_page: OpenPage) -> None:
     assert HOSTILE in page.inner_text(".job h3")
     assert HOSTILE in page.inner_text("#bad")
     assert HOSTILE in page.inner_text("#stream")
-    assert page.title() == "feeder worker"
+    assert page.title().endswith(", feeder worker")
     assert page.locator("main img").count() == 0
 
 
@@ -163,3 +167,20 @@ def test_facts_need_no_script(open_page: OpenPage) -> None:
     assert "native" in page.inner_text(".facts") or "portable" in page.inner_text(".facts")
     assert "hostile" in page.inner_text("[aria-labelledby=sets]")
     assert page.locator("#sentence").is_visible() is False
+
+
+def test_figures_of_a_worker_that_is_gone_do_not_look_alive(
+    browser: Any, start_worker: Callable[..., Any]
+) -> None:
+    worker = start_worker("--http", "127.0.0.1:0")
+    page = browser.new_page()
+    try:
+        page.goto(address_of(worker))
+        page.wait_for_selector("#state.serving", timeout=DEADLINE_MS)
+        assert page.evaluate("getComputedStyle(document.querySelector('#limit')).opacity") == "1"
+        worker.kill()
+        page.wait_for_selector("#state.lost", timeout=DEADLINE_MS)
+        assert "its last" in page.inner_text("#uptime")
+        assert float(page.evaluate("getComputedStyle(document.querySelector('#limit')).opacity")) < 1
+    finally:
+        page.close()

@@ -56,6 +56,10 @@ def test_a_start_that_fails_is_an_object_too(start_worker: StartWorker) -> None:
     last = json.loads(second.log[-1])
     assert last["level"] == "error"
     assert "cannot listen on" in last["message"]
+    wrong = start_worker("--log-format", "json", "--drain-s", "-1")
+    assert wrong.wait() == (2, "")
+    (line,) = map(json.loads, wrong.log)
+    assert "--drain-s must be in" in line["message"]
 
 
 def test_tracebacks_and_texts_that_are_no_unicode() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterator
 from importlib import resources
 
@@ -12,6 +13,8 @@ from feeder.errors import printable
 from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["Document"]
+
+_MARK = re.compile("<!-- (?:title|host|facts) -->")
 
 
 class Document:
@@ -41,11 +44,17 @@ class Document:
             "Content-Security-Policy": "; ".join(policy),
             "Cache-Control": "no-cache",
         }
-        self._before, self._after = shell.split("<!-- facts -->")
+        self._shell = shell
 
     def page(self, worker: pb.DescribeReply | None) -> str:
         """HTML, with the facts of a worker; None: it starts."""
-        return self._before + "".join(_facts(worker)) + self._after
+        host = "" if worker is None else _text(worker.worker_id.partition(":")[0])
+        parts = {
+            "<!-- title -->": f"{host}, " if host else "",
+            "<!-- host -->": f" at {host}" if host else "",
+            "<!-- facts -->": "".join(_facts(worker)),
+        }
+        return _MARK.sub(lambda mark: parts[mark[0]], self._shell)
 
 
 def _hash(text: str) -> str:
@@ -62,22 +71,31 @@ def _facts(worker: pb.DescribeReply | None) -> Iterator[str]:
         "Version": f"feeder {worker.version}",
         "Decoder": worker.decoder,
         "Threads": f"{worker.threads} to decode",
-        "Pixels": worker.pixel_fingerprint,
         "Streams": f"{worker.max_streams} at most",
     }
     yield '<dl class="facts">'
     for name, value in facts.items():
         yield f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>"
-    yield '</dl><div class="wide" tabindex="0" role="region" aria-labelledby="sets"><table>'
-    yield '<caption id="sets">Data sets</caption><thead><tr><th scope="col">Name</th>'
+    pixels = _text(worker.pixel_fingerprint)
+    yield f'<div class="long"><dt>Pixels</dt><dd><code>{pixels}</code></dd></div></dl>'
+    # A table that is cards on a phone keeps what it means only where that is said (role).
+    yield '<div class="wide" tabindex="0" role="region" aria-labelledby="sets">'
+    yield '<table class="cards sets" role="table"><caption id="sets">Data sets</caption>'
+    yield '<thead role="rowgroup"><tr role="row">'
+    yield '<th scope="col" role="columnheader">Name</th>'
     for name in ("Records", "Shards", "Size"):
-        yield f'<th scope="col" class="number">{name}</th>'
-    yield '<th scope="col">Fingerprint</th></tr></thead><tbody>'
+        yield f'<th scope="col" role="columnheader" class="number">{name}</th>'
+    yield '<th scope="col" role="columnheader">Fingerprint</th></tr></thead><tbody role="rowgroup">'
     for info in worker.datasets:
-        yield f'<tr><th scope="row">{_text(info.name)}</th>'
-        for number in (f"{info.records:,}", f"{info.shards:,}", f"{info.bytes / 1e6:,.0f} MB"):
-            yield f'<td class="number">{number}</td>'
-        yield f"<td><code>{info.fingerprint[:12]}</code></td></tr>"
+        yield f'<tr role="row"><th scope="row" role="rowheader">{_text(info.name)}</th>'
+        sizes = {
+            "Records": f"{info.records:,}",
+            "Shards": f"{info.shards:,}",
+            "Size": f"{info.bytes / 1e6:,.0f} MB",
+        }
+        for name, number in sizes.items():
+            yield f'<td class="number" role="cell" data-name="{name}">{number}</td>'
+        yield f'<td role="cell" data-name="Fingerprint"><code>{info.fingerprint[:12]}</code></td></tr>'
     yield "</tbody></table></div>"
 
 

@@ -68,9 +68,9 @@ function chart(host, values, top, say) {
     svg.append(make("path", { class: "area", d: `M${x(0)},40L${points.join("L")}L100,40Z` }));
     svg.append(make("path", { class: "line", d: `M${points.join("L")}` }));
   }
-  const ends = make("div", { class: "ends", "aria-hidden": "true" },
-    make("span", {}, `${since(span)} ago`), make("span", {}, `top line ${say(top)}`), make("span", {}, "now"));
-  host.replaceChildren(svg, ends);
+  const scale = make("div", { class: "scale", "aria-hidden": "true" }, say(top));
+  const ends = make("div", { class: "ends", "aria-hidden": "true" }, make("span", {}, `${since(span)} ago`), make("span", {}, "now"));
+  host.replaceChildren(scale, svg, ends);
 }
 
 function big(id, value, unit) {
@@ -122,9 +122,9 @@ function drawWaits(sample) {
     meter("This worker’s threads", sample.busy, sample.busy === null ? "–" : `${percent(sample.busy)} at work`,
       sample.busy === null ? "Nothing was made yet." : `Idle ${percent(1 - sample.busy)} of the time, waiting for requests or for storage.`),
     meter("Trainers", sample.waiting, sample.waiting === null ? "unknown" : `${percent(sample.waiting)} waiting`,
-      sample.waiting === null ? "No client says how long it waits." : `At work with their batches ${percent(1 - sample.waiting)} of the time.`, "waiting"),
-    meter("Requests", sample.streams / sample.max_streams, `${count(owed)} open`,
-      `${plural(sample.streams, "stream")} of at most ${count(sample.max_streams)}; ${size(sample.read_s)}/s read from shards.`));
+      sample.waiting === null ? (sample.streams ? "No client says how long it waits." : "None is connected.") : `At work with their batches ${percent(1 - sample.waiting)} of the time.`, "waiting"),
+    meter("Streams", sample.streams / sample.max_streams, `${count(sample.streams)} of at most ${count(sample.max_streams)}`,
+      `${plural(owed, "request")} open; ${size(sample.read_s)}/s read from shards.`));
   $("caches").replaceChildren(...(sample.caches.length ? sample.caches.map((cache) => meter(
     `Of ${cache.what}`, cache.bytes / (cache.budget || 1), `${size(cache.bytes)} of ${size(cache.budget)}`,
     `${cache.hits + cache.misses ? `${percent(cache.hits / (cache.hits + cache.misses))} hits since the start` : "Not asked yet"}`
@@ -234,7 +234,8 @@ function offerStreams(sample) {
   const select = $("stream"), chosen = select.value;
   if (JSON.stringify(options) !== select.dataset.options) {
     select.dataset.options = JSON.stringify(options);
-    select.replaceChildren(...options.map(([id, text]) => make("option", { value: id }, text)));
+    const none = sample.names ? "no consumer is connected" : "names are hidden";
+    select.replaceChildren(...(options.length ? options : [["", none]]).map(([id, text]) => make("option", { value: id }, text)));
     if (options.some(([id]) => id === chosen)) select.value = chosen;
   }
   if (!asking) $("show").disabled = select.disabled = !options.length;
@@ -321,17 +322,27 @@ function draw(sample) {
 }
 
 function setState(kind, text) {
+  document.documentElement.classList.toggle("stale", kind === "lost");
   $("state").className = `pill ${kind}`;
   $("state").textContent = text;
+}
+
+// What was drawn stays, faded: it is the last that is known.
+function lose(text) {
+  if (!document.documentElement.classList.contains("stale")) {
+    $("uptime").textContent = `since ${new Date().toLocaleTimeString()}; the figures are its last`;
+    $("said").textContent = `The worker: ${text}.`;
+  }
+  setState("lost", text);
 }
 
 function watch() {
   const events = new EventSource("/events");
   events.addEventListener("history", (event) => { moments.splice(0, moments.length, ...JSON.parse(event.data)); });
   events.addEventListener("sample", (event) => draw(JSON.parse(event.data)));
-  events.addEventListener("end", () => setState("lost", "ended"));
+  events.addEventListener("end", () => lose("ended"));
   events.addEventListener("error", () => {
-    setState("lost", "no answer");
+    lose("no answer");
     if (events.readyState === EventSource.CLOSED) setTimeout(watch, 5000);  // refused: the browser does not try again
   });
 }
