@@ -31,7 +31,7 @@ from feeder.records.claims import leave_all
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.tls import server_context
+from feeder.wire.tls import GRPC, HTTP, server_context
 from feeder.worker.access import Access
 from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import open_caching, open_encoded_caching
@@ -133,8 +133,10 @@ def _ended_at_once() -> Iterator[list[int]]:
         signal.signal(signal.SIGHUP, before_hup)
 
 
-def _tls(config: WorkerConfig, client_ca: Path | None) -> ssl.SSLContext | None:
-    return None if config.tls_cert is None else server_context(config.tls_cert, config.tls_key, client_ca)
+def _tls(config: WorkerConfig, client_ca: Path | None, protocol: str) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    return server_context(config.tls_cert, config.tls_key, client_ca, protocol)
 
 
 def _require_usable(dataset: Dataset) -> None:
@@ -290,13 +292,13 @@ class _Worker:
             FEED,
             most,
             per_host=most - OTHERS_CONNECTIONS,
-            tls=_tls(config, config.tls_client_ca),
+            tls=_tls(config, config.tls_client_ca, GRPC),
             refusals=refusals,
         )
         self.address = self._front.address
         stack.callback(self._stop)
 
-        self._http = self._open_http(stack, access)
+        self._http = self._open_http(stack, access, refusals)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
@@ -443,13 +445,14 @@ class _Worker:
         )
         return dataset
 
-    def _open_http(self, stack: ExitStack, access: Access) -> HttpSide | None:
+    def _open_http(self, stack: ExitStack, access: Access, refusals: Refusals) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""
         if self._config.http is None:
             return None
         from feeder.worker.http import HttpSide
 
-        http = stack.enter_context(HttpSide(self._config.http, _tls(self._config, None), access.sees_all))
+        tls = _tls(self._config, None, HTTP)
+        http = stack.enter_context(HttpSide(self._config.http, tls, access.sees_all, refusals))
         scheme = "http" if self._config.tls_cert is None else "https"
         log.info("status page, metrics and health at %s://%s", scheme, http.address)
         return http

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import re
 import socket
 import ssl
@@ -32,9 +33,11 @@ from feeder.errors import ConfigError, NotTrusted
 from feeder.wire import FEED
 from feeder.wire.address import Address, parse_address
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.tls import TlsSocket, check_dates, client_context, server_context, validity
+from feeder.wire.tls import HTTP, TlsSocket, check_dates, client_context, server_context, validity
 from feeder.worker import front as front_module
+from feeder.worker import http_door
 from feeder.worker.front import Front
+from feeder.worker.http import HttpSide
 from feeder.worker.refusals import Refusals
 
 DEADLINE_S = 30.0
@@ -171,6 +174,65 @@ def test_handshakes_that_do_not_end(
         for connection in slow:
             connection.close()
     until(lambda: refusals.counts().get("timeout", 0) >= 20)
+
+
+@pytest.fixture
+def https(local_certificate: Path) -> Iterator[tuple[HttpSide, Refusals]]:
+    refusals = Refusals()
+    context = server_context(local_certificate, None, None, HTTP)
+    with HttpSide(Address("tcp", "localhost"), context, refusals=refusals) as side:
+        yield side, refusals
+
+
+def test_browsers_and_scrapers_that_know_http_2_are_spoken_http_1_with(
+    https: tuple[HttpSide, Refusals], authority: Any
+) -> None:
+    """They offer both, and begin with what was agreed on."""
+    address = https[0].address
+    context = client_context(str(authority.file), None, None)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    connection = http.client.HTTPSConnection("localhost", address.port, context=context, timeout=DEADLINE_S)
+    with contextlib.closing(connection):
+        connection.request("GET", "/livez")
+        assert connection.getresponse().read() == b"starting\n"
+        assert connection.sock.selected_alpn_protocol() == "http/1.1"
+
+
+def test_connections_to_the_https_port_that_do_not_speak_tls(
+    https: tuple[HttpSide, Refusals], authority: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, refusals = https
+    monkeypatch.setattr(http_door, "HANDSHAKE_S", 0.5)
+    place = (side.address.host, side.address.port)
+    with socket.create_connection(place, DEADLINE_S) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = plain.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"https://" in answer
+    with socket.create_connection(place, DEADLINE_S) as slow:
+        slow.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the head of a ClientHello
+        assert slow.recv(1) == b""
+    socket.create_connection(place, DEADLINE_S).close()  # who only looks whether somebody listens
+    stranger = ssl.create_default_context()
+    with pytest.raises(ssl.SSLError):
+        stranger.wrap_socket(socket.create_connection(place, DEADLINE_S), server_hostname="localhost")
+    until(lambda: refusals.counts()["distrusted"] == 1)
+    assert {name: count for name, count in refusals.counts().items() if count} == {
+        "no_tls": 1,
+        "timeout": 1,
+        "distrusted": 1,
+    }
+
+
+def test_tls_where_http_is_spoken_without() -> None:
+    refusals = Refusals()
+    with (
+        HttpSide(Address("tcp", "localhost"), refusals=refusals) as side,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        socket.create_connection((side.address.host, side.address.port), DEADLINE_S) as connection,
+    ):
+        ssl.create_default_context().wrap_socket(connection, server_hostname="localhost")
+    assert refusals.counts()["tls"] == 1
 
 
 def test_nothing_below_tls_1_2(front: tuple[Front, Refusals]) -> None:
