@@ -280,11 +280,14 @@ class Front:
                 self._places.release()
 
     async def _shake(self, connection: socket.socket, name: str, tls: ssl.SSLContext) -> ssl.SSLSocket | None:
-        """The connection after its handshake; None where that failed."""
+        """The connection after its handshake; None where that failed, or nothing came."""
         async with asyncio.timeout(HANDSHAKE_S):
             async with asyncio.timeout(HELLO_S):
                 await readable(connection)
-            if connection.recv(len(_PREFACE), socket.MSG_PEEK).startswith(_PREFACE):
+            first = connection.recv(len(_PREFACE), socket.MSG_PEEK)
+            if not first:
+                return None  # who only looks whether somebody listens
+            if first.startswith(_PREFACE):
                 self._refusals.note("no_tls", name, "it speaks no TLS")
                 await tell(connection, refusal("this worker speaks TLS: --tls-ca, Credentials(tls_ca=...)"))
                 return None

@@ -185,10 +185,11 @@ class HttpDoor:
             self._refusals.note("no_tls", name, "it speaks no TLS")
             await self._refuse(connection, _PLAIN)
         else:
+            handler = self._serve()
             timeout_s = None if self._tls is None else HANDSHAKE_S
             try:
-                _, handler = await self._loop.connect_accepted_socket(
-                    self._serve, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
+                await self._loop.connect_accepted_socket(
+                    lambda: handler, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
                 )
             except ConnectionAbortedError:  # as event loops call a timeout of the handshake
                 raise TimeoutError from None

@@ -74,4 +74,9 @@ def why_no_handshake(error: ssl.SSLError) -> tuple[Reason, str]:
         return "distrusted", f"it does not trust the certificate of this worker ({reason})"
     if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
         return "no_tls", "it speaks no TLS"
+    if reason == "UNEXPECTED_EOF_WHILE_READING":
+        return (
+            "protocol",
+            "it broke off the handshake, as some do that do not trust this worker's certificate",
+        )
     return "protocol", f"the handshake failed: {reason}"

@@ -177,11 +177,12 @@ def test_handshakes_that_do_not_end(
 
 
 @pytest.fixture
-def https(local_certificate: Path) -> Iterator[tuple[HttpSide, Refusals]]:
+def https(local_certificate: Path, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[HttpSide, Refusals]]:
     refusals = Refusals()
     context = server_context(local_certificate, None, None, HTTP)
     with HttpSide(Address("tcp", "localhost"), context, refusals=refusals) as side:
         yield side, refusals
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_browsers_and_scrapers_that_know_http_2_are_spoken_http_1_with(
@@ -193,8 +194,9 @@ def test_browsers_and_scrapers_that_know_http_2_are_spoken_http_1_with(
     context.set_alpn_protocols(["h2", "http/1.1"])
     connection = http.client.HTTPSConnection("localhost", address.port, context=context, timeout=DEADLINE_S)
     with contextlib.closing(connection):
-        connection.request("GET", "/livez")
-        assert connection.getresponse().read() == b"starting\n"
+        for _ in range(2):
+            connection.request("GET", "/livez")
+            assert connection.getresponse().read() == b"starting\n"
         assert connection.sock.selected_alpn_protocol() == "http/1.1"
 
 
@@ -233,6 +235,20 @@ def test_tls_where_http_is_spoken_without() -> None:
     ):
         ssl.create_default_context().wrap_socket(connection, server_hostname="localhost")
     assert refusals.counts()["tls"] == 1
+
+
+def test_who_only_looks_whether_somebody_listens_is_nobody(front: tuple[Front, Refusals]) -> None:
+    """Such as probes of TCP, every few seconds."""
+    made, refusals = front
+    place = (made.address.host, made.address.port)
+    socket.create_connection(place, DEADLINE_S).close()
+    with socket.create_connection(place, DEADLINE_S) as half:
+        half.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        half.shutdown(socket.SHUT_WR)
+        while half.recv(4096):
+            pass
+    until(lambda: refusals.counts()["protocol"])
+    assert sum(refusals.counts().values()) == 1
 
 
 def test_nothing_below_tls_1_2(front: tuple[Front, Refusals]) -> None:

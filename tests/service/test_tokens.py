@@ -227,6 +227,7 @@ def test_no_token_is_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ('[token.a]\ncertificate = "a"\nimages-per-s = 0', 0o600, "images-per-s must be a number"),
         ('[token.a]\ncertificate = "a"\ndatasets = "train"', 0o600, "must be a list of names"),
         ('[token.a]\ncertificate = "a"\nsees-all = 1', 0o600, "true or false"),
+        ('[token.a]\ncertificate = "a"\nsees-all = true', 0o600, "sees-all is for tokens"),
         ('[token.a]\ncertificate = "a"\n[token.b]\ncertificate = "a"', 0o600, "one certificate"),
     ],
 )
