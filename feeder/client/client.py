@@ -79,7 +79,8 @@ def connect(
         resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
             take part; one that is not reached any more is forgotten when it is not named any more, either.
         credentials: what workers are shown, and whose certificates are trusted. None: what FEEDER_TLS_CA,
-            FEEDER_TLS_CERT, FEEDER_TLS_KEY and FEEDER_TOKEN_FILE say; without them neither TLS nor a token.
+            FEEDER_CLIENT_CERT, FEEDER_CLIENT_KEY and FEEDER_TOKEN_FILE say; without them neither TLS nor a
+            token.
 
     Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
     them.

@@ -29,10 +29,12 @@ from cryptography.hazmat.primitives.serialization import (
 import feeder
 from feeder import Credentials
 from feeder.cli import main
+from feeder.cli.options import CREDENTIALS
 from feeder.errors import ConfigError, NotTrusted
 from feeder.wire import FEED
 from feeder.wire.address import Address, parse_address
 from feeder.wire.channel import SERVER_OPTIONS
+from feeder.wire.credentials import VARIABLES
 from feeder.wire.tls import HTTP, TlsSocket, check_dates, client_context, server_context, validity
 from feeder.worker import front as front_module
 from feeder.worker import http_door
@@ -64,8 +66,24 @@ def test_commands_speak_tls(
     assert main(["status", secure.address]) == 1
     assert "speaks TLS" in capsys.readouterr().out
     monkeypatch.setenv("FEEDER_TLS_CA", str(trusted.tls_ca))
-    monkeypatch.setenv("FEEDER_TLS_CERT", str(trusted.tls_cert))
+    monkeypatch.setenv("FEEDER_TLS_CERT", str(trusted.tls_cert))  # of a worker: no client shows it
+    assert main(["status", secure.address]) == 1
+    assert "wants a certificate of this client" in capsys.readouterr().out
+    monkeypatch.setenv("FEEDER_CLIENT_CERT", str(trusted.tls_cert))
     assert main(["status", secure.address]) == 0
+
+
+def test_options_and_environment_name_the_same_credentials() -> None:
+    """Options win, one by one."""
+    assert CREDENTIALS.keys() == VARIABLES.keys()
+    for field, variable in VARIABLES.items():
+        assert f"(default: ${variable})" in CREDENTIALS[field]
+    environ = {variable: field for field, variable in VARIABLES.items()}
+    assert Credentials.from_environment(environ) == Credentials(*VARIABLES)
+    assert Credentials.from_environment(environ, tls_ca="x").tls_ca == "x"
+    assert Credentials.from_environment({}) == Credentials()
+    with pytest.raises(ConfigError, match="needs tls_ca"):
+        Credentials.from_environment({"FEEDER_CLIENT_CERT": "x"})
 
 
 def test_clients_say_why(
