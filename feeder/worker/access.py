@@ -208,13 +208,6 @@ class Access:
             )
         return found
 
-    def sees_all(self, authorization: str | None) -> bool:
-        """Whether who sends this header may see pictures, and names of jobs and peers, over HTTP."""
-        try:
-            return self.grant(authorization).sees_all
-        except Refusal:
-            return False
-
 
 def new_token(name: str) -> tuple[str, str]:
     """A random token, and what the file of tokens says of it.

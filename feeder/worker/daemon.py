@@ -298,7 +298,8 @@ class _Worker:
         self.address = self._front.address
         stack.callback(self._stop)
 
-        self._http = self._open_http(stack, access, refusals)
+        gate = Gate(access, refusals, self._front.caller)
+        self._http = self._open_http(stack, gate, refusals)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
@@ -341,7 +342,7 @@ class _Worker:
             caching,
             arenas,
             encoded,
-            Gate(access, refusals, self._front.caller),
+            gate,
         )
         self._reloader = Reloader(config, self._front, access, catalog, self._http, self._open_dataset)
         self._health = health.HealthServicer(
@@ -445,14 +446,14 @@ class _Worker:
         )
         return dataset
 
-    def _open_http(self, stack: ExitStack, access: Access, refusals: Refusals) -> HttpSide | None:
+    def _open_http(self, stack: ExitStack, gate: Gate, refusals: Refusals) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""
         if self._config.http is None:
             return None
         from feeder.worker.http import HttpSide
 
         tls = _tls(self._config, None, HTTP)
-        http = stack.enter_context(HttpSide(self._config.http, tls, access.sees_all, refusals))
+        http = stack.enter_context(HttpSide(self._config.http, tls, gate.sees_all, refusals))
         scheme = "http" if self._config.tls_cert is None else "https"
         log.info("status page, metrics and health at %s://%s", scheme, http.address)
         return http

@@ -104,6 +104,8 @@ def test_names_and_pictures_want_a_token_that_sees_all(worker: Any, callers: dic
             assert "secret-job" not in text
             assert get("/pictures?stream=x", caller)[0] == 403
         assert get("/pictures?stream=x", "seer")[0] == 404  # no such stream
+        counts = dict(re.findall(r'refused_total\{reason="(\w+)"\} ([\d.]+)', get("/metrics")[1]))
+        assert float(counts["wrong_token"]) >= 2  # of the stranger
         assert get("/sign-in")[0] == 401
     assert get("/readyz")[0] == 200
 
