@@ -420,9 +420,11 @@ class Client:
         serving = [info for info in self.workers.values() if dataset in info.datasets]
         if not serving:
             served = sorted({name for info in self.workers.values() for name in info.datasets})
+            shown = self._credentials.token_file or self._credentials.tls_cert
             raise Refused(
                 f"no worker serves {dataset!r}; "
                 f"{', '.join(self.workers)} serve {', '.join(served) or 'nothing'}"
+                + ("; what this client's token may not read is not named" if shown else "")
             )
         for other in serving[1:]:
             check_agreement(dataset, serving[0], other)

@@ -16,7 +16,7 @@ import feeder
 from feeder import Credentials
 from feeder.cli import main
 from feeder.cli.status import describe
-from feeder.errors import ConfigError, NotAllowed
+from feeder.errors import ConfigError, NotAllowed, Refused
 from feeder.spec import StreamSpec
 from feeder.wire import FEED
 from feeder.wire.address import parse_address
@@ -120,6 +120,10 @@ def test_who_may_what(
             assert digest_batches(client.stream("data", job=job, **STREAM)) == expected
     with feeder.connect(worker.address, credentials=callers["jobs"]) as client:
         assert [*next(iter(client.workers.values())).datasets] == ["data"]
+        with pytest.raises(
+            Refused, match=r"no worker serves 'other'; .* serve data; what this client's token may"
+        ):
+            next(iter(client.stream("other", job="small", **STREAM)))
         with pytest.raises(NotAllowed, match=r"not for the job 'vit', its jobs are 'resnet-\*', 'small'"):
             next(iter(client.stream("data", job="vit", **STREAM)))
     assert "token jobs, data, job 'resnet-7'" in worker.log.read_text()
