@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,11 @@ DIFFERENT = 4
 """Batches that are sent in turn: 38 MB of 224 pixels, more than the second-level caches hold."""
 
 FEEDER = "feeder"
+FEEDER_TLS = "feeder (TLS)"
 BARE = "bare sockets"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     FEEDER: ("wire_feeder.py", {}),
+    FEEDER_TLS: ("wire_feeder.py", {"tls": True}),
     BARE: ("wire_raw.py", {}),
     "Arrow Flight": ("wire_flight.py", {}),
     "grpc.aio": ("wire_aio.py", {"tuned": True}),
@@ -109,6 +112,8 @@ def _party(
     stack: contextlib.ExitStack,
 ) -> Party:
     """Both sides of a contestant, once what arrives is what was sent."""
+    if told.get("tls"):
+        told = {"certificate": str(_certificate(name, place))}
     flags = ("--cores", ",".join(map(str, cores)), "--variant")
     server = stack.enter_context(rival(name, None, script, *flags, "server"))
     server.load(path=str(place / "batches.npy"), **told)
@@ -119,6 +124,20 @@ def _party(
     if not np.array_equal(np.load(path), sent):
         raise ContestantFailed(f"{name}: what arrives is not what was sent")
     return Party(consumer, [server])
+
+
+def _certificate(name: str, place: Path) -> Path:
+    """A file with a certificate for 127.0.0.1, of its own authority, and its key."""
+    path = place / "certificate.pem"
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=bench")
+    names = ("-addext", "subjectAltName=IP:127.0.0.1")
+    command = ["openssl", "req", "-x509", "-nodes", *kind, *names, "-keyout", "-", "-out", "-"]
+    try:
+        made = subprocess.run(command, check=True, capture_output=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ContestantFailed(f"{name}: the command openssl makes no certificate: {error}") from None
+    path.write_bytes(made.stdout)
+    return path
 
 
 def _row(

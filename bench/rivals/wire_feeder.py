@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,8 +20,10 @@ from feeder.wire.address import Address
 from feeder.wire.call import Call, CallFailed
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import CHUNK_START_BYTES, ChunkFrame, encode_request, parse_chunk_start, parse_request
+from feeder.wire.credentials import Credentials
 from feeder.wire.messages import ChunkRequest
 from feeder.wire.serve import CallContext, ServedCall
+from feeder.wire.tls import client_context, server_context
 from feeder.worker.front import Front
 
 VARIANTS = ("server", "consumer")
@@ -41,7 +46,10 @@ class Server:
         chunks = batches.reshape(-1, CHUNK_IMAGES, *batches.shape[2:])
         self._messages = [_framed(number, pixels) for number, pixels in enumerate(chunks, 1)]
         self._server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS)
-        self._front = Front(Address("tcp", "127.0.0.1", 0), self._server, FEED, CONNECTIONS)
+        tls = None
+        if "certificate" in request:
+            tls = server_context(Path(request["certificate"]), None, None)
+        self._front = Front(Address("tcp", "127.0.0.1", 0), self._server, FEED, CONNECTIONS, tls=tls)
         self._server.start()
         self._front.start(self._feed)
         return {"port": self._front.address.port}
@@ -83,13 +91,24 @@ class Consumer(BatchesReceived):
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keeps the request: port, shape of a batch, number of different batches."""
         self.prepare(request)
-        return {"note": "chunks of 32 images, client's own gRPC call", "versions": versions("grpcio", "h2")}
+        note, used = "chunks of 32 images, client's own gRPC call", versions("grpcio", "h2")
+        if "certificate" in request:
+            note, used = f"{note}, {self._cipher()}", used | {"openssl": ssl.OPENSSL_VERSION}
+        return {"note": note, "versions": used}
+
+    def _cipher(self) -> str:
+        """What a connection agrees on."""
+        context = client_context(self.request["certificate"], None, None)
+        place = ("127.0.0.1", self.request["port"])
+        with context.wrap_socket(socket.create_connection(place), server_hostname=place[0]) as secure:
+            return f"{secure.version()} {(secure.cipher() or ('',))[0]}"
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
         """A new call for `count` batches."""
         chunks = self.shape[0] // CHUNK_IMAGES
         address = Address("tcp", "127.0.0.1", self.request["port"])
-        with Call(address, FEED, user_agent="feeder-bench") as call:
+        credentials = Credentials(tls_ca=self.request.get("certificate"))
+        with Call(address, FEED, user_agent="feeder-bench", credentials=credentials) as call:
             asked = 0
             for number in range(count):
                 while asked < min(count, number + READY_BATCHES):

@@ -71,6 +71,8 @@ Each command has a --help of its own.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 well, 1 found something bad, 2 error, 130 interrupted."""
+    # What gRPC says of a refused handshake, such as "Corruption detected", would stand before our own reason.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         args = _parse(_parser(), sys.argv[1:] if argv is None else list(argv))
         run: Callable[[argparse.Namespace], int] = args.run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from feeder.wire.credentials import Credentials
 
 __all__ = [
+    "CREDENTIALS",
     "add_client_options",
     "add_dataset_options",
     "add_record_options",
@@ -25,12 +25,12 @@ __all__ = [
     "record_keys",
 ]
 
-_CREDENTIALS = {
+CREDENTIALS = {
     "tls_ca": "speak TLS with workers whose certificate is of an authority in this file, or of those that "
-    'this system trusts if it says "system"',
-    "tls_cert": "certificate to show to workers that want one",
-    "tls_key": "its key, if it is in a file of its own",
-    "token_file": "holds the token to show to workers that want one",
+    'this system trusts if it says "system" (default: $FEEDER_TLS_CA)',
+    "tls_cert": "certificate to show to workers that want one (default: $FEEDER_CLIENT_CERT)",
+    "tls_key": "its key, if it is in a file of its own (default: $FEEDER_CLIENT_KEY)",
+    "token_file": "holds the token to show to workers that want one (default: $FEEDER_TOKEN_FILE)",
 }
 """Fields of Credentials, and what they are for."""
 
@@ -92,11 +92,8 @@ def add_dataset_options(parser: argparse.ArgumentParser) -> None:
 def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Options of a command that talks to workers: what they are shown, and whom it trusts."""
     group = parser.add_argument_group("workers with TLS or tokens, see docs/security.md")
-    for name, text in _CREDENTIALS.items():
-        variable = f"FEEDER_{name.upper()}"
-        group.add_argument(
-            f"--{name.replace('_', '-')}", metavar="FILE", help=f"{text} (default: ${variable})"
-        )
+    for name, text in CREDENTIALS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", help=text)
 
 
 def client_credentials(args: argparse.Namespace) -> Credentials:
@@ -107,12 +104,8 @@ def client_credentials(args: argparse.Namespace) -> Credentials:
     """
     from feeder.wire.credentials import Credentials
 
-    said = {name: getattr(args, name) for name in _CREDENTIALS if getattr(args, name) is not None}
-    environ = {f"FEEDER_{name.upper()}": path for name, path in said.items()}
-    missing = {"tls_cert"} & said.keys() - {"tls_ca"}
-    if missing and Credentials.from_environment().tls_ca is None:
-        return Credentials(**said)  # which says what is missing
-    return Credentials.from_environment({**os.environ, **environ})
+    said = {name: getattr(args, name) for name in CREDENTIALS if getattr(args, name) is not None}
+    return Credentials.from_environment(**said)
 
 
 def record_keys(args: argparse.Namespace) -> RecordKeys:

@@ -79,7 +79,8 @@ def connect(
         resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
             take part; one that is not reached any more is forgotten when it is not named any more, either.
         credentials: what workers are shown, and whose certificates are trusted. None: what FEEDER_TLS_CA,
-            FEEDER_TLS_CERT, FEEDER_TLS_KEY and FEEDER_TOKEN_FILE say; without them neither TLS nor a token.
+            FEEDER_CLIENT_CERT, FEEDER_CLIENT_KEY and FEEDER_TOKEN_FILE say; without them neither TLS nor a
+            token.
 
     Workers that don't answer are left out with a warning as long as one does; streams keep trying to reach
     them.
@@ -419,9 +420,11 @@ class Client:
         serving = [info for info in self.workers.values() if dataset in info.datasets]
         if not serving:
             served = sorted({name for info in self.workers.values() for name in info.datasets})
+            shown = self._credentials.token_file or self._credentials.tls_cert
             raise Refused(
                 f"no worker serves {dataset!r}; "
                 f"{', '.join(self.workers)} serve {', '.join(served) or 'nothing'}"
+                + ("; what this client's token may not read is not named" if shown else "")
             )
         for other in serving[1:]:
             check_agreement(dataset, serving[0], other)

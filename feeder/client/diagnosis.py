@@ -12,7 +12,7 @@ from feeder.errors import ConfigError, FeederError, NotTrusted
 from feeder.wire.address import Address
 from feeder.wire.channel import dial
 from feeder.wire.credentials import Credentials
-from feeder.wire.tls import check_dates, shake
+from feeder.wire.tls import SYSTEM, check_dates, shake
 
 __all__ = ["diagnose"]
 
@@ -89,9 +89,10 @@ def _distrust(error: ssl.SSLCertVerificationError, address: Address, credentials
             f"the worker's certificate is not for {name!r} ({error.verify_message}): dial a name that is in "
             "it, or make one with this name as subjectAltName"
         )
+    trusted = "that this system trusts" if credentials.tls_ca == SYSTEM else f"in {credentials.tls_ca}"
     return (
-        f"the worker's certificate is of no authority in {credentials.tls_ca} ({error.verify_message}): name "
-        "the file of the one that it is of with --tls-ca"
+        f"the worker's certificate is of no authority {trusted} ({error.verify_message}): name the file of "
+        "the one that it is of with --tls-ca"
     )
 
 

@@ -13,9 +13,17 @@ import grpc
 from feeder.errors import ConfigError
 from feeder.wire.tls import SYSTEM, client_context
 
-__all__ = ["Credentials"]
+__all__ = ["VARIABLES", "Credentials"]
 
 MAX_TOKEN_BYTES = 4096
+
+VARIABLES = {
+    "tls_ca": "FEEDER_TLS_CA",
+    "tls_cert": "FEEDER_CLIENT_CERT",
+    "tls_key": "FEEDER_CLIENT_KEY",
+    "token_file": "FEEDER_TOKEN_FILE",
+}
+"""Of the environment, for each field; FEEDER_TLS_CERT and FEEDER_TLS_KEY are a worker's, who may share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +45,20 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if self.tls_ca is None and self.tls_cert is not None:
-            raise ConfigError(f"a client's certificate ({self.tls_cert}) needs tls_ca, for whom it trusts")
+            raise ConfigError(
+                f"a client's certificate ({self.tls_cert}) needs tls_ca (FEEDER_TLS_CA), for whom it trusts"
+            )
         if self.tls_cert is None and self.tls_key is not None:
             raise ConfigError(f"a key ({self.tls_key}) needs tls_cert, the certificate that it is of")
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials:
-        """What FEEDER_TLS_CA, FEEDER_TLS_CERT, FEEDER_TLS_KEY and FEEDER_TOKEN_FILE say. Without the first,
-        the next two are a worker's."""
-        ca = environ.get("FEEDER_TLS_CA") or None
-        cert = environ.get("FEEDER_TLS_CERT") or None if ca else None
-        key = environ.get("FEEDER_TLS_KEY") or None if cert else None
-        return cls(ca, cert, key, environ.get("FEEDER_TOKEN_FILE") or None)
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **said: str) -> Credentials:
+        """What the environment says, by the names of VARIABLES, where `said` does not say it.
+
+        Raises:
+            ConfigError: a certificate is named without authorities, or a key without a certificate.
+        """
+        return cls(**{field: said.get(field, environ.get(name)) or None for field, name in VARIABLES.items()})
 
     def context(self) -> ssl.SSLContext | None:
         """For a handshake; None: without TLS.

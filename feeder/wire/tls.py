@@ -16,9 +16,20 @@ from pathlib import Path
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 
-__all__ = ["TlsSocket", "check_dates", "client_context", "server_context", "shake", "shut", "validity"]
+__all__ = [
+    "GRPC",
+    "HTTP",
+    "TlsSocket",
+    "check_dates",
+    "client_context",
+    "server_context",
+    "shake",
+    "shut",
+    "validity",
+]
 
-ALPN = ["h2"]
+GRPC, HTTP = "h2", "http/1.1"
+"""What is spoken over TLS, as ALPN names it."""
 
 SYSTEM = "system"
 """Instead of a file: the authorities that this system trusts."""
@@ -31,18 +42,22 @@ MAX_FILE_BYTES = 1 << 20
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 
 
-def server_context(certificate: Path, key: Path | None, client_ca: Path | None) -> ssl.SSLContext:
+def server_context(
+    certificate: Path, key: Path | None, client_ca: Path | None, protocol: str = GRPC
+) -> ssl.SSLContext:
     """What a worker shakes hands with.
 
     Args:
         certificate: PEM, the worker's own first, then those between it and the authority.
         key: PEM, without a passphrase; None: it is in the file of the certificate.
         client_ca: PEM; clients must have a certificate of one of these. None: they need none.
+        protocol: that is agreed on.
 
     Raises:
         ConfigError: a file cannot be read, is not what it should be, or the two do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols([protocol])
     _prepare(context, certificate, key)
     if client_ca is not None:
         _load_authorities(context, client_ca)
@@ -64,7 +79,7 @@ def client_context(ca: str, certificate: str | None, key: str | None) -> ssl.SSL
     if certificate is not None:
         _prepare(context, Path(certificate), None if key is None else Path(key))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(ALPN)
+    context.set_alpn_protocols([GRPC])
     return context
 
 
@@ -198,9 +213,8 @@ class TlsSocket:
 
 
 def _prepare(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """Loads the own certificate, and allows what we speak."""
+    """Loads the own certificate."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(ALPN)
     for path in (certificate, key):
         if path is not None:
             _read(path)  # says which of the two cannot be read, as OpenSSL does not

@@ -5,10 +5,10 @@
     datasets = ["train", "validation"]  # not said: all
     jobs = ["resnet-*"]                 # names, * for anything; not said: all, and streams without a job
     images-per-s = 20000                # over all its streams of this worker; not said: no limit
+    sees-all = true                     # pictures, and names of jobs and peers, over HTTP; not said: no
 
     [token.cluster]
     certificate = "trainer.example.org" # instead of a token: common name of a certificate that was checked
-    sees-all = true                     # pictures, and names of jobs and peers, over HTTP
 
 A token is 256 random bits, so that a plain hash of it tells nobody anything.
 """
@@ -208,13 +208,6 @@ class Access:
             )
         return found
 
-    def sees_all(self, authorization: str | None) -> bool:
-        """Whether who sends this header may see pictures, and names of jobs and peers, over HTTP."""
-        try:
-            return self.grant(authorization).sees_all
-        except Refusal:
-            return False
-
 
 def new_token(name: str) -> tuple[str, str]:
     """A random token, and what the file of tokens says of it.
@@ -285,6 +278,8 @@ def _entry(name: str, values: object) -> _Entry:
     sees_all = values.get("sees-all", False)
     if not isinstance(sees_all, bool):
         raise ConfigError(f"sees-all must be true or false, got {sees_all!r}")
+    if sees_all and digest is None:
+        raise ConfigError("sees-all is for tokens: the HTTP port asks nobody for a certificate")
     datasets, jobs = _names(values, "datasets"), _names(values, "jobs")
     grant = Grant(name, None if datasets is None else frozenset(datasets), jobs, Pace(rate), sees_all)
     return _Entry(b"" if digest is None else bytes.fromhex(digest), certificate, grant)

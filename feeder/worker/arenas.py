@@ -38,6 +38,7 @@ from feeder.wire.side import (
     send_token,
     side_socket,
 )
+from feeder.worker.listen import is_abandoned, listen_unix
 
 __all__ = ["Arena", "Arenas", "Target", "default_folder"]
 
@@ -353,13 +354,7 @@ def _listen(folder: Path) -> tuple[socket.socket, str]:
         unnamed = path.with_suffix(_UNNAMED)
         listener = side_socket()
         try:
-            umask = os.umask(0o177)  # never open to others, not even for a moment
-            try:
-                listener.bind(str(unnamed))
-            finally:
-                os.umask(umask)
-            listener.listen(64)
-            listener.setblocking(False)
+            listen_unix(listener, str(unnamed))
             os.rename(unnamed, path)  # whoever sweeps finds it listening
         except BaseException:
             listener.close()
@@ -381,17 +376,5 @@ def _sweep(folder: Path) -> None:
                 continue
             if path.suffix == _UNNAMED and time.time() - found.st_mtime < STALE_S:
                 continue
-            if path.suffix in (_SOCKET, _UNNAMED) and _is_dead(path):
+            if path.suffix in (_SOCKET, _UNNAMED) and is_abandoned(str(path), socket.SOCK_SEQPACKET):
                 path.unlink()
-
-
-def _is_dead(path: Path) -> bool:
-    with side_socket() as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False

@@ -27,7 +27,7 @@ from feeder.records import Dataset
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.tls import server_context
+from feeder.wire.tls import GRPC, HTTP, server_context
 from feeder.worker.access import Access
 from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import Filled, open_caching, open_encoded_caching
@@ -106,8 +106,10 @@ def serve(
         return worker.drain(inbox)
 
 
-def _tls(config: WorkerConfig, client_ca: Path | None) -> ssl.SSLContext | None:
-    return None if config.tls_cert is None else server_context(config.tls_cert, config.tls_key, client_ca)
+def _tls(config: WorkerConfig, client_ca: Path | None, protocol: str) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    return server_context(config.tls_cert, config.tls_key, client_ca, protocol)
 
 
 def _open_arenas(config: WorkerConfig) -> Arenas | None:
@@ -187,13 +189,14 @@ class _Worker:
             FEED,
             most,
             per_host=most - OTHERS_CONNECTIONS,
-            tls=_tls(config, config.tls_client_ca),
+            tls=_tls(config, config.tls_client_ca, GRPC),
             refusals=refusals,
         )
         self.address = self._front.address
         stack.callback(self._stop)
 
-        self._http = self._open_http(stack, access)
+        gate = Gate(access, refusals, self._front.caller)
+        self._http = self._open_http(stack, gate, refusals)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
@@ -236,7 +239,7 @@ class _Worker:
             caching,
             arenas,
             encoded,
-            Gate(access, refusals, self._front.caller),
+            gate,
         )
         caches: dict[str, Filled | None] = {"cache": caching, "encoded": encoded}
         running = Running(self._front, access, catalog, self._http, self._pipeline, caches)
@@ -312,13 +315,14 @@ class _Worker:
         if self._sessions.wait_idle(drain_s):
             inbox.post(inbox.IDLE)
 
-    def _open_http(self, stack: ExitStack, access: Access) -> HttpSide | None:
+    def _open_http(self, stack: ExitStack, gate: Gate, refusals: Refusals) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""
         if self._config.http is None:
             return None
         from feeder.worker.http import HttpSide
 
-        http = stack.enter_context(HttpSide(self._config.http, _tls(self._config, None), access.sees_all))
+        tls = _tls(self._config, None, HTTP)
+        http = stack.enter_context(HttpSide(self._config.http, tls, gate.sees_all, refusals))
         scheme = "http" if self._config.tls_cert is None else "https"
         log.info("status page, metrics and health at %s://%s", scheme, http.address)
         return http

@@ -29,11 +29,11 @@ from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
 from feeder.wire.frames import Head
 from feeder.wire.opening import Opening, WithoutFirstAck, refusal
 from feeder.wire.serve import LINGER_S, TICK_S, Handler, ServedCall
-from feeder.wire.tls import TlsSocket, shut
+from feeder.wire.tls import TlsSocket
 from feeder.worker.access import Caller
 from feeder.worker.listen import bind, release
-from feeder.worker.refusals import Reason, Refusals
-from feeder.worker.relay import move, readable, receive, send, shake
+from feeder.worker.refusals import Refusals, why_no_handshake
+from feeder.worker.relay import move, readable, receive, send, shake, tell
 
 __all__ = ["OPENING_S", "OTHERS_CONNECTIONS", "SPARE_CONNECTIONS", "Front"]
 
@@ -239,17 +239,11 @@ class Front:
             async with asyncio.timeout(REFUSAL_S):
                 if self._tls is not None and connection.family != socket.AF_UNIX:
                     connection = await shake(connection, self._tls)
-                await self._tell(connection, reason)
+                await tell(connection, refusal(reason))
         except OSError:  # TimeoutError is one
             pass
         finally:
             connection.close()
-
-    async def _tell(self, connection: socket.socket, reason: str) -> None:
-        await send(connection, refusal(reason))
-        shut(connection, socket.SHUT_WR)
-        while await receive(connection, _OPENING_PIECE_BYTES):
-            pass  # what is closed unread takes along what was sent
 
     async def _welcome(self, connection: socket.socket, name: str, host: str) -> None:
         kept = False
@@ -286,18 +280,21 @@ class Front:
                 self._places.release()
 
     async def _shake(self, connection: socket.socket, name: str, tls: ssl.SSLContext) -> ssl.SSLSocket | None:
-        """The connection after its handshake; None where that failed."""
+        """The connection after its handshake; None where that failed, or nothing came."""
         async with asyncio.timeout(HANDSHAKE_S):
             async with asyncio.timeout(HELLO_S):
                 await readable(connection)
-            if connection.recv(len(_PREFACE), socket.MSG_PEEK).startswith(_PREFACE):
+            first = connection.recv(len(_PREFACE), socket.MSG_PEEK)
+            if not first:
+                return None  # who only looks whether somebody listens
+            if first.startswith(_PREFACE):
                 self._refusals.note("no_tls", name, "it speaks no TLS")
-                await self._tell(connection, "this worker speaks TLS: --tls-ca, Credentials(tls_ca=...)")
+                await tell(connection, refusal("this worker speaks TLS: --tls-ca, Credentials(tls_ca=...)"))
                 return None
             try:
                 return await shake(connection, tls)
             except ssl.SSLError as error:
-                reason, text = _why(error)
+                reason, text = why_no_handshake(error)
                 self._refusals.note(reason, name, text)
                 return None
 
@@ -431,21 +428,6 @@ def _common_name(connection: ssl.SSLSocket) -> str | None:
     """Of the certificate that the client showed; it was checked, or none was asked for."""
     subject: Sequence[Sequence[tuple[str, str]]] = (connection.getpeercert() or {}).get("subject", ())  # type: ignore[assignment]
     return next((value for part in subject for key, value in part if key == "commonName"), None)
-
-
-def _why(error: ssl.SSLError) -> tuple[Reason, str]:
-    """What a handshake failed of, for the counter and for the log."""
-    reason = error.reason or "no reason given"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        kind: Reason = "expired" if error.verify_code in (9, 10) else "unknown_ca"
-        return kind, f"its certificate: {error.verify_message}"
-    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "no_certificate", "it showed no certificate: --tls-client-ca wants one"
-    if "ALERT" in reason and ("CERTIFICATE" in reason or "CA" in reason):
-        return "distrusted", f"it does not trust the certificate of this worker ({reason})"
-    if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
-        return "no_tls", "it speaks no TLS"
-    return "protocol", f"the handshake failed: {reason}"
 
 
 def _join(threads: Sequence[threading.Thread], deadline_s: float) -> None:

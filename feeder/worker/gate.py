@@ -75,3 +75,12 @@ class Gate:
         except Refusal as error:
             self._refusals.note("not_allowed", self.name(context), str(error))
             raise
+
+    def sees_all(self, authorization: str | None) -> bool:
+        """Whether who sends this header may see pictures, and names of jobs and peers, over HTTP."""
+        try:
+            return self._access.grant(authorization).sees_all
+        except Refusal:
+            if authorization is not None:
+                self._refusals.note("wrong_token", "http", "its token is unknown")
+            return False

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias
 
 import uvloop
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.v1 import feeder_pb2 as pb
+from feeder.worker.http_door import HttpDoor
+from feeder.worker.listen import bind
 from feeder.worker.page import Page, Pictures
 from feeder.worker.page.side import Sees
+from feeder.worker.refusals import Refusals
 
 __all__ = ["HttpSide", "Stage"]
+
+log = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal["starting", "serving", "draining"]
 
 CLOSE_TIMEOUT_S = 5.0
-REQUEST_TIMEOUT_S = 10.0
-"""A connection that is idle for so long is closed."""
-
-MAX_CONNECTIONS = 64
-"""At a time, of a few scrapers and probes; one more is answered 503 and closed."""
-
-_BUSY = b"\r\n".join(
-    (
-        b"HTTP/1.1 503 Service Unavailable",
-        b"Content-Length: 21",
-        b"Connection: close",
-        b"",
-        b"too many connections\n",
-    )
-)
+IDLE_S = 10.0
+"""A connection that asks for nothing more for so long is closed."""
 
 
 class HttpSide:
@@ -55,6 +51,7 @@ class HttpSide:
         address: host and port; port 0 lets the system choose.
         tls: what connections begin with; None: nothing.
         sees: says by a request's Authorization header who may see names and pictures; by default everyone.
+        refusals: is told of those that are sent away.
 
     Attributes:
         address: where it listens.
@@ -64,27 +61,32 @@ class HttpSide:
     """
 
     def __init__(
-        self, address: Address, tls: ssl.SSLContext | None = None, sees: Sees = lambda _: True
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        sees: Sees = lambda _: True,
+        refusals: Refusals | None = None,
     ) -> None:
         self._tls = tls
+        self._refusals = refusals or Refusals()
         self._stage: Stage = "starting"
         self._page = Page(sees)
         self._registries: tuple[CollectorRegistry, CollectorRegistry] | None = None
+        self._door: HttpDoor
+        try:
+            listeners, self.address = bind(address)
+        except ConfigError as error:
+            raise ConfigError(f"--http: {error}") from None
         self._loop = uvloop.new_event_loop()
-        self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
             self._app(),
             access_log=None,
             handle_signals=False,
-            keepalive_timeout=REQUEST_TIMEOUT_S,
+            keepalive_timeout=IDLE_S,
             shutdown_timeout=CLOSE_TIMEOUT_S / 2,
+            logger=_Log(self._refusals),
         )
-        try:
-            self.address = self._loop.run_until_complete(self._listen(address))
-        except BaseException:
-            self._loop.run_until_complete(self._end())
-            self._loop.close()
-            raise
+        self._loop.run_until_complete(self._open(listeners))
         self._thread = threading.Thread(target=self._loop.run_forever, name="feeder-http", daemon=True)
         self._thread.start()
 
@@ -136,34 +138,32 @@ class HttpSide:
             self._thread.join()
             self._loop.close()
 
-    async def _listen(self, address: Address) -> Address:
+    async def _open(self, listeners: Sequence[socket.socket]) -> None:
         await self._runner.setup()
-        try:
-            listener = await self._loop.create_server(self._accept, address.host, address.port, ssl=self._tls)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from None
-        self._listener = cast(asyncio.Server, listener)
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return Address("tcp", address.host, port)
-
-    def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None
-        return server() if len(server.connections) < MAX_CONNECTIONS else _Busy()
+        self._door = HttpDoor(listeners, server, self._tls, self._refusals)
 
     async def _end(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        await self._door.close()
         await self._runner.cleanup()
 
     def _app(self) -> web.Application:
-        app = web.Application(client_max_size=0)
+        app = web.Application(client_max_size=0, middlewares=[self._timed])
         app.router.add_get("/livez", self._answer(lambda: True))
         app.router.add_get("/startupz", self._answer(lambda: self._stage != "starting"))
         app.router.add_get("/readyz", self._answer(lambda: self._stage == "serving"))
         app.router.add_get("/metrics", self._metrics)
         self._page.add_to(app)
         return app
+
+    @web.middleware
+    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._door.working(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._door.answering(request.protocol)
 
     def _answer(self, good: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.Response:
@@ -178,10 +178,26 @@ class HttpSide:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class _Busy(asyncio.Protocol):
-    """A connection too many."""
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs. Of bytes that are no request it writes a traceback each, by which strangers could
+    fill the log: they are counted instead."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        refused = cast(asyncio.WriteTransport, transport)
-        refused.write(_BUSY)
-        refused.close()
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__(log)
+        self._refusals = refusals
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **more: Any) -> None:
+        if not self._noted(exc_info, args):
+            super().debug(msg, *args, exc_info=exc_info, **more)
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        if not self._noted(exc_info, args):
+            super().exception(msg, *args, exc_info=exc_info, **more)
+
+    def _noted(self, error: object, args: tuple[object, ...]) -> bool:
+        if not isinstance(error, HttpProcessingError):
+            return False
+        self._refusals.note(
+            "bad_request", f"http:{args[0] if args else ''}", f"no request: {type(error).__name__}"
+        )
+        return True

@@ -12,12 +12,10 @@ from typing import Any
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 
-__all__ = ["bind", "release"]
+__all__ = ["bind", "is_abandoned", "listen_unix", "release"]
 
 BACKLOG = 128
 """Connections that wait to be accepted, such as those that come while shards are indexed."""
-
-_LIVE_CHECK_S = 2.0
 
 
 def bind(address: Address) -> tuple[list[socket.socket], Address]:
@@ -80,6 +78,38 @@ def release(address: Address) -> None:
             os.unlink(address.path)
 
 
+def listen_unix(listener: socket.socket, path: str) -> None:
+    """Has a socket listen at a path, open to this user alone, without ever blocking.
+
+    Raises:
+        OSError: it cannot.
+    """
+    umask = os.umask(0o177)  # never open to others, not even for a moment
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(umask)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+
+
+def is_abandoned(path: str, kind: socket.SocketKind) -> bool:
+    """Whether nobody listens at the socket file that is there, such as one that a dead process left.
+
+    Raises:
+        OSError: it cannot be told; FileNotFoundError where there is none.
+    """
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except BlockingIOError:
+            pass  # so many wait there that there is no room
+    return False
+
+
 def _reason(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"another process listens on port {port}; choose another port, or 0 for any free one"
@@ -99,17 +129,11 @@ def _bind_unix(address: Address) -> socket.socket:
         raise ConfigError(f"cannot listen on {address}: this user may not write to {folder}")
     _remove_stale(address)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # It must never have been open to others, not even for a moment.
-    umask = os.umask(0o177)
     try:
-        listener.bind(path)
-        listener.listen(BACKLOG)
+        listen_unix(listener, path)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
-    finally:
-        os.umask(umask)
-    listener.setblocking(False)
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
     return listener
 
 
@@ -123,17 +147,14 @@ def _remove_stale(address: Address) -> None:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"cannot listen on {address}: a file that is no socket is there; remove it first")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_LIVE_CHECK_S)
-        try:
-            probe.connect(address.path)
-        except ConnectionRefusedError:
+    try:
+        if is_abandoned(address.path, socket.SOCK_STREAM):
             os.unlink(address.path)
             return
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
     raise ConfigError(
         f"cannot listen on {address}: a live process listens there; stop it, or use another path"
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from collections import Counter
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["Reason", "Refusals"]
+__all__ = ["Reason", "Refusals", "why_no_handshake"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ Reason: TypeAlias = Literal[
     "distrusted",  # it does not trust ours
     "protocol",  # another failure of a handshake
     "timeout",  # nothing came in time
+    "bad_request",  # what came at the HTTP port is no request
     # of calls
     "no_token",
     "wrong_token",
@@ -58,3 +60,23 @@ class Refusals:
         """How many there were of each."""
         with self._lock:
             return dict(self._counts)
+
+
+def why_no_handshake(error: ssl.SSLError) -> tuple[Reason, str]:
+    """What a handshake failed of, for the counter and for the log."""
+    reason = error.reason or "no reason given"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind: Reason = "expired" if error.verify_code in (9, 10) else "unknown_ca"
+        return kind, f"its certificate: {error.verify_message}"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "no_certificate", "it showed no certificate: --tls-client-ca wants one"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "CA" in reason):
+        return "distrusted", f"it does not trust the certificate of this worker ({reason})"
+    if reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
+        return "no_tls", "it speaks no TLS"
+    if reason == "UNEXPECTED_EOF_WHILE_READING":
+        return (
+            "protocol",
+            "it broke off the handshake, as some do that do not trust this worker's certificate",
+        )
+    return "protocol", f"the handshake failed: {reason}"

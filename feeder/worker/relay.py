@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from feeder.wire.tls import shut
 
-__all__ = ["move", "readable", "receive", "send", "shake"]
+__all__ = ["move", "readable", "receive", "send", "shake", "tell"]
 
 PIECE_BYTES = 256 << 10
 
@@ -52,6 +52,15 @@ async def send(connection: socket.socket, data: bytes) -> None:
                 await _writable(connection)
             except ssl.SSLWantReadError:
                 await asyncio.sleep(BUSY_S)
+
+
+async def tell(connection: socket.socket, data: bytes) -> None:
+    """Sends the last that is said, and waits for the peer's end: closed with bytes unread, a connection may
+    take along what was sent."""
+    await send(connection, data)
+    shut(connection, socket.SHUT_WR)
+    while await receive(connection, PIECE_BYTES):
+        pass
 
 
 async def shake(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:

@@ -11,9 +11,10 @@ def test_rows_of_a_run(monkeypatch, capsys):
     head, *contestants, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert code == 0
     assert (head["bench"], head["batches"], head["batch"]) == ("wire", 100, 64)
-    ours, flight = contestants[0], contestants[2]
+    ours, secure, _, flight = contestants[:4]
     assert [row["contestant"] for row in contestants] == [
         "feeder",
+        "feeder (TLS)",
         "bare sockets",
         "Arrow Flight",
         "grpc.aio",
@@ -22,6 +23,7 @@ def test_rows_of_a_run(monkeypatch, capsys):
     assert ours["gigabytes_per_s"]["median"] == pytest.approx(
         ours["images_per_s"]["median"] * 16 * 16 * 3 / 1e9, abs=1e-3
     )
+    assert "TLSv1.3" in secure["note"]
     assert summary["compared"]["Arrow Flight"]["ratio"] == flight["feeder_times_faster"]["median"]
 
 

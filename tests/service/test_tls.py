@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import re
 import socket
 import ssl
@@ -28,13 +29,17 @@ from cryptography.hazmat.primitives.serialization import (
 import feeder
 from feeder import Credentials
 from feeder.cli import main
+from feeder.cli.options import CREDENTIALS
 from feeder.errors import ConfigError, NotTrusted
 from feeder.wire import FEED
 from feeder.wire.address import Address, parse_address
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.tls import TlsSocket, check_dates, client_context, server_context, validity
+from feeder.wire.credentials import VARIABLES
+from feeder.wire.tls import HTTP, TlsSocket, check_dates, client_context, server_context, validity
 from feeder.worker import front as front_module
+from feeder.worker import http_door
 from feeder.worker.front import Front
+from feeder.worker.http import HttpSide
 from feeder.worker.refusals import Refusals
 
 DEADLINE_S = 30.0
@@ -61,8 +66,24 @@ def test_commands_speak_tls(
     assert main(["status", secure.address]) == 1
     assert "speaks TLS" in capsys.readouterr().out
     monkeypatch.setenv("FEEDER_TLS_CA", str(trusted.tls_ca))
-    monkeypatch.setenv("FEEDER_TLS_CERT", str(trusted.tls_cert))
+    monkeypatch.setenv("FEEDER_TLS_CERT", str(trusted.tls_cert))  # of a worker: no client shows it
+    assert main(["status", secure.address]) == 1
+    assert "wants a certificate of this client" in capsys.readouterr().out
+    monkeypatch.setenv("FEEDER_CLIENT_CERT", str(trusted.tls_cert))
     assert main(["status", secure.address]) == 0
+
+
+def test_options_and_environment_name_the_same_credentials() -> None:
+    """Options win, one by one."""
+    assert CREDENTIALS.keys() == VARIABLES.keys()
+    for field, variable in VARIABLES.items():
+        assert f"(default: ${variable})" in CREDENTIALS[field]
+    environ = {variable: field for field, variable in VARIABLES.items()}
+    assert Credentials.from_environment(environ) == Credentials(*VARIABLES)
+    assert Credentials.from_environment(environ, tls_ca="x").tls_ca == "x"
+    assert Credentials.from_environment({}) == Credentials()
+    with pytest.raises(ConfigError, match="needs tls_ca"):
+        Credentials.from_environment({"FEEDER_CLIENT_CERT": "x"})
 
 
 def test_clients_say_why(
@@ -171,6 +192,81 @@ def test_handshakes_that_do_not_end(
         for connection in slow:
             connection.close()
     until(lambda: refusals.counts().get("timeout", 0) >= 20)
+
+
+@pytest.fixture
+def https(local_certificate: Path, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[HttpSide, Refusals]]:
+    refusals = Refusals()
+    context = server_context(local_certificate, None, None, HTTP)
+    with HttpSide(Address("tcp", "localhost"), context, refusals=refusals) as side:
+        yield side, refusals
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_browsers_and_scrapers_that_know_http_2_are_spoken_http_1_with(
+    https: tuple[HttpSide, Refusals], authority: Any
+) -> None:
+    """They offer both, and begin with what was agreed on."""
+    address = https[0].address
+    context = client_context(str(authority.file), None, None)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    connection = http.client.HTTPSConnection("localhost", address.port, context=context, timeout=DEADLINE_S)
+    with contextlib.closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/livez")
+            assert connection.getresponse().read() == b"starting\n"
+        assert connection.sock.selected_alpn_protocol() == "http/1.1"
+
+
+def test_connections_to_the_https_port_that_do_not_speak_tls(
+    https: tuple[HttpSide, Refusals], authority: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, refusals = https
+    monkeypatch.setattr(http_door, "HANDSHAKE_S", 0.5)
+    place = (side.address.host, side.address.port)
+    with socket.create_connection(place, DEADLINE_S) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = plain.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"https://" in answer
+    with socket.create_connection(place, DEADLINE_S) as slow:
+        slow.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the head of a ClientHello
+        assert slow.recv(1) == b""
+    socket.create_connection(place, DEADLINE_S).close()  # who only looks whether somebody listens
+    stranger = ssl.create_default_context()
+    with pytest.raises(ssl.SSLError):
+        stranger.wrap_socket(socket.create_connection(place, DEADLINE_S), server_hostname="localhost")
+    until(lambda: refusals.counts()["distrusted"] == 1)
+    assert {name: count for name, count in refusals.counts().items() if count} == {
+        "no_tls": 1,
+        "timeout": 1,
+        "distrusted": 1,
+    }
+
+
+def test_tls_where_http_is_spoken_without() -> None:
+    refusals = Refusals()
+    with (
+        HttpSide(Address("tcp", "localhost"), refusals=refusals) as side,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        socket.create_connection((side.address.host, side.address.port), DEADLINE_S) as connection,
+    ):
+        ssl.create_default_context().wrap_socket(connection, server_hostname="localhost")
+    assert refusals.counts()["tls"] == 1
+
+
+def test_who_only_looks_whether_somebody_listens_is_nobody(front: tuple[Front, Refusals]) -> None:
+    """Such as probes of TCP, every few seconds."""
+    made, refusals = front
+    place = (made.address.host, made.address.port)
+    socket.create_connection(place, DEADLINE_S).close()
+    with socket.create_connection(place, DEADLINE_S) as half:
+        half.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        half.shutdown(socket.SHUT_WR)
+        while half.recv(4096):
+            pass
+    until(lambda: refusals.counts()["protocol"])
+    assert sum(refusals.counts().values()) == 1
 
 
 def test_nothing_below_tls_1_2(front: tuple[Front, Refusals]) -> None:

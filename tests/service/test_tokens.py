@@ -16,7 +16,7 @@ import feeder
 from feeder import Credentials
 from feeder.cli import main
 from feeder.cli.status import describe
-from feeder.errors import ConfigError, NotAllowed
+from feeder.errors import ConfigError, NotAllowed, Refused
 from feeder.spec import StreamSpec
 from feeder.wire import FEED
 from feeder.wire.address import parse_address
@@ -104,6 +104,8 @@ def test_names_and_pictures_want_a_token_that_sees_all(worker: Any, callers: dic
             assert "secret-job" not in text
             assert get("/pictures?stream=x", caller)[0] == 403
         assert get("/pictures?stream=x", "seer")[0] == 404  # no such stream
+        counts = dict(re.findall(r'refused_total\{reason="(\w+)"\} ([\d.]+)', get("/metrics")[1]))
+        assert float(counts["wrong_token"]) >= 2  # of the stranger
         assert get("/sign-in")[0] == 401
     assert get("/readyz")[0] == 200
 
@@ -118,6 +120,10 @@ def test_who_may_what(
             assert digest_batches(client.stream("data", job=job, **STREAM)) == expected
     with feeder.connect(worker.address, credentials=callers["jobs"]) as client:
         assert [*next(iter(client.workers.values())).datasets] == ["data"]
+        with pytest.raises(
+            Refused, match=r"no worker serves 'other'; .* serve data; what this client's token may"
+        ):
+            next(iter(client.stream("other", job="small", **STREAM)))
         with pytest.raises(NotAllowed, match=r"not for the job 'vit', its jobs are 'resnet-\*', 'small'"):
             next(iter(client.stream("data", job="vit", **STREAM)))
     assert "token jobs, data, job 'resnet-7'" in worker.log.read_text()
@@ -227,6 +233,7 @@ def test_no_token_is_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ('[token.a]\ncertificate = "a"\nimages-per-s = 0', 0o600, "images-per-s must be a number"),
         ('[token.a]\ncertificate = "a"\ndatasets = "train"', 0o600, "must be a list of names"),
         ('[token.a]\ncertificate = "a"\nsees-all = 1', 0o600, "true or false"),
+        ('[token.a]\ncertificate = "a"\nsees-all = true', 0o600, "sees-all is for tokens"),
         ('[token.a]\ncertificate = "a"\n[token.b]\ncertificate = "a"', 0o600, "one certificate"),
     ],
 )

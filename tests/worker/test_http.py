@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from feeder.client import report as report_module
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.v1 import feeder_pb2 as pb
-from feeder.worker import http as http_side
-from feeder.worker import metrics
+from feeder.worker import http_door, metrics
 from feeder.worker.http import HttpSide
+from feeder.worker.refusals import Refusals
 
 ANY_PORT = Address("tcp", "127.0.0.1", 0)
 DEADLINE_S = 30.0
@@ -206,7 +206,7 @@ def lives(address: Address) -> bool:
 def test_one_connection_too_many_is_refused_and_those_that_end_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_side, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http_door, "MAX_CONNECTIONS", 3)
     with HttpSide(ANY_PORT) as http, contextlib.ExitStack() as stack:
         host, port = http.address.host, http.address.port
         held = [stack.enter_context(socket.create_connection((host, port), DEADLINE_S)) for _ in range(3)]
@@ -222,10 +222,76 @@ def test_one_connection_too_many_is_refused_and_those_that_end_make_room(
             time.sleep(0.01)
 
 
+@contextlib.contextmanager
+def held(address: Address, count: int, first: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that say `first` and take nothing."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(DEADLINE_S)
+            connection.connect((address.host, address.port))
+            connection.sendall(first)
+            connections.append(connection)
+        yield connections
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /livez HT", PAGE * 2000], ids=["silent", "half", "slow"])
+def test_who_stays_and_does_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+    """Who asks thousands of times and takes no answer, too; then others find room."""
+    monkeypatch.setattr(http_door, "HELLO_S", 0.5)
+    monkeypatch.setattr(http_door, "STALL_S", 0.5)
+    monkeypatch.setattr(http_door, "MAX_CONNECTIONS", 8)
+    refusals = Refusals()
+    with HttpSide(ANY_PORT, refusals=refusals) as side, held(side.address, 8, first):
+        until(lambda: refusals.counts()["timeout"] == 8)
+        until(lambda: lives(side.address))
+
+
+def test_one_host_does_not_get_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_door, "MAX_PER_HOST", 4)
+    refusals = Refusals()
+    with HttpSide(ANY_PORT, refusals=refusals) as side, held(side.address, 5, b"") as connections:
+        assert connections[-1].recv(4096).startswith(b"HTTP/1.1 503")
+        until(lambda: refusals.counts()["busy"] == 1)
+        place = ("127.0.0.2", 0)  # another host of this loopback network
+        with socket.create_connection((side.address.host, side.address.port), DEADLINE_S, place) as other:
+            other.sendall(PAGE)
+            assert other.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_no_request_is_counted_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+    noise = (b"\0\1\2\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0", b"GET / HTTP/1.1\r\nA" + b"a" * 99_999)
+    twice = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with HttpSide(ANY_PORT, refusals=refusals) as side:
+        for first in (*noise, twice):
+            with held(side.address, 1, first) as (connection,):
+                answer = b""
+                with contextlib.suppress(ConnectionError):
+                    while data := connection.recv(4096):
+                        answer += data
+            assert b" 400 " in answer[:16] or not answer
+        assert refusals.counts()["bad_request"] == len(noise) + 1
+    assert "Traceback" not in caplog.text
+    assert len(caplog.text.splitlines()) == 1
+
+
 def test_a_port_in_use_is_named() -> None:
     with (
         HttpSide(ANY_PORT) as side,
-        pytest.raises(ConfigError, match=r"cannot listen on .* for HTTP"),
+        pytest.raises(ConfigError, match=r"--http: cannot listen on .*: another process"),
     ):
         HttpSide(side.address)
 

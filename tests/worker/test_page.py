@@ -110,6 +110,13 @@ def test_the_page_lets_in_what_is_in_it_and_nothing_else(side: HttpSide) -> None
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_nobody_watches_without_wanting_to_see(side: HttpSide) -> None:
+    connection = http.client.HTTPConnection(side.address.host, side.address.port, timeout=DEADLINE_S)
+    with contextlib.closing(connection):
+        connection.request("HEAD", "/events")
+        assert connection.getresponse().status == 405
+
+
 def test_names_are_escaped(side: HttpSide) -> None:
     text = get(side.address, "/").text
     assert HOSTILE not in text

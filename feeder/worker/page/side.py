@@ -66,7 +66,7 @@ class Page:
     def add_to(self, app: web.Application) -> None:
         """Adds the routes, and the end of what they keep open."""
         app.router.add_get("/", self._page)
-        app.router.add_get("/events", self._events)
+        app.router.add_get("/events", self._events, allow_head=False)  # it would stay for an empty answer
         app.router.add_get("/pictures", self._show)
         app.router.add_get("/sign-in", self._sign_in)
         app.on_shutdown.append(self._end)
