@@ -17,10 +17,11 @@ from protocol import BatchesReceived, arguments, serve, versions
 
 from feeder.wire import FEED
 from feeder.wire.address import Address
-from feeder.wire.call import Call, CallFailed
+from feeder.wire.call import Call
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import CHUNK_START_BYTES, ChunkFrame, encode_request, parse_chunk_start, parse_request
 from feeder.wire.credentials import Credentials
+from feeder.wire.headers import CallFailed
 from feeder.wire.messages import ChunkRequest
 from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.tls import client_context, server_context

@@ -33,10 +33,11 @@ from feeder.errors import (
 )
 from feeder.wire import FEED, MAX_CHUNK_BYTES
 from feeder.wire.address import Address
-from feeder.wire.call import Call, CallFailed
+from feeder.wire.call import Call
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import CHUNK_START_BYTES, encode_request, parse_chunk_start, parse_reply
 from feeder.wire.credentials import Credentials
+from feeder.wire.headers import CallFailed
 from feeder.wire.messages import (
     Chunk,
     ChunkRequest,

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.client.known import WorkerView
-from feeder.wire.call import Call, CallFailed
+from feeder.wire.call import Call
 from feeder.wire.codec import encode_request
+from feeder.wire.headers import CallFailed
 from feeder.wire.messages import ClientReport, SlotStatus
 
 __all__ = ["Pace", "Part", "send_requests"]

@@ -15,10 +15,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote
 
 import grpc
 from h2.config import H2Configuration
@@ -50,10 +48,10 @@ from feeder.wire.frames import (
     room,
     spend,
 )
-from feeder.wire.opening import ONE_CALL
+from feeder.wire.headers import CallFailed, failure_of, request_headers, reset, texts
 from feeder.wire.tls import TlsSocket, shake
 
-__all__ = ["Call", "CallFailed"]
+__all__ = ["Call"]
 
 TICK_S = 1.0
 """How often a thread that waits for bytes looks whether the peer is still there."""
@@ -76,35 +74,6 @@ MAX_CONTROL_BYTES = 1 << 20
 _MESSAGE_HEAD = 5
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-_HTTP_STATUS = {
-    "401": grpc.StatusCode.UNAUTHENTICATED,
-    "403": grpc.StatusCode.PERMISSION_DENIED,
-    "404": grpc.StatusCode.UNIMPLEMENTED,
-}
-"""Of an answer without grpc-status, from gRPC's "HTTP to gRPC Status Code Mapping"; else UNAVAILABLE."""
-
-_RESET_STATUS: dict[int, grpc.StatusCode] = {
-    ErrorCodes.CANCEL: grpc.StatusCode.CANCELLED,
-    ErrorCodes.ENHANCE_YOUR_CALM: grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
-
-
-class CallFailed(grpc.RpcError):
-    """The call ended with another status than OK, or its connection with none."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(f"{code.name}: {details}")
-        self._code = code
-        self._details = details
-
-    def code(self) -> grpc.StatusCode:
-        """The status; UNAVAILABLE where the connection failed."""
-        return self._code
-
-    def details(self) -> str:
-        """What the peer, or the system, says about it."""
-        return self._details
-
 
 class Call:
     """Sends messages from any thread, and receives them on one.
@@ -124,7 +93,7 @@ class Call:
         self, address: Address, method: str, *, user_agent: str, credentials: Credentials | None = None
     ) -> None:
         credentials = credentials or Credentials.from_environment()
-        headers = _request_headers(address, method, user_agent, credentials)
+        headers = request_headers(address, method, user_agent, credentials)
         self._socket = _dial(address, credentials)
         self._heard_s = time.monotonic()
         self._pinged_s: float | None = None
@@ -390,26 +359,20 @@ class Call:
 
     def _note(self, event: Event) -> None:
         if isinstance(event, ResponseReceived):
-            self._headers = _texts(event.headers)
+            self._headers = texts(event.headers)
         elif isinstance(event, TrailersReceived):
-            self._trailers = _texts(event.headers)
+            self._trailers = texts(event.headers)
         elif isinstance(event, StreamEnded):
             self._ended = True
         elif isinstance(event, StreamReset):
             self._ended = True
-            code = _RESET_STATUS.get(event.error_code or 0, grpc.StatusCode.UNAVAILABLE)
-            raise CallFailed(code, f"the server reset the stream (code {event.error_code})")
+            raise reset(event.error_code or 0)
 
     def _raise_status(self) -> None:
         """Raises where the call that has ended did not end well."""
-        said = self._trailers if "grpc-status" in self._trailers else self._headers
-        status = said.get("grpc-status")
-        if status is None:
-            http = self._headers.get(":status", "none")
-            code = _HTTP_STATUS.get(http, grpc.StatusCode.UNAVAILABLE)
-            raise CallFailed(code, f"the answer is not gRPC's: HTTP status {http}")
-        if status != "0":
-            raise CallFailed(_status_code(status), unquote(said.get("grpc-message", "")))
+        failure = failure_of(self._headers, self._trailers)
+        if failure is not None:
+            raise failure
 
     def _read_exactly(self, view: memoryview) -> None:
         while len(view):
@@ -459,37 +422,6 @@ def _dial(address: Address, credentials: Credentials) -> socket.socket | TlsSock
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(TICK_S), 0))
     return connection
-
-
-def _request_headers(
-    address: Address, method: str, user_agent: str, credentials: Credentials
-) -> list[tuple[str, str]]:
-    unix = address.kind == "unix"
-    authority = "localhost" if unix else str(address).removeprefix("dns:")
-    authorization = credentials.authorization()
-    return [
-        (":method", "POST"),
-        (":scheme", "http" if unix or credentials.tls_ca is None else "https"),
-        (":path", method),
-        (":authority", authority),
-        ("te", "trailers"),
-        ("content-type", "application/grpc"),
-        ("user-agent", user_agent),
-        ("grpc-accept-encoding", "identity"),
-        ONE_CALL,
-        *([] if authorization is None else [("authorization", authorization)]),
-    ]
-
-
-def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in headers}
-
-
-def _status_code(number: str) -> grpc.StatusCode:
-    for code in grpc.StatusCode:
-        if str(code.value[0]) == number:
-            return code
-    return grpc.StatusCode.UNKNOWN
 
 
 def _lost(error: OSError) -> CallFailed:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
-from urllib.parse import quote
 
 import grpc
 from h2.errors import ErrorCodes
@@ -26,7 +24,6 @@ from h2.events import ConnectionTerminated, Event, RequestReceived, StreamEnded,
 from h2.exceptions import H2Error, StreamClosedError
 from hyperframe.frame import GoAwayFrame
 
-from feeder.wire.call import CallFailed
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MAX_REQUEST_BYTES
 from feeder.wire.frames import (
     DATA,
@@ -40,6 +37,7 @@ from feeder.wire.frames import (
     room,
     spend,
 )
+from feeder.wire.headers import CallFailed, deadline_s, status_headers
 from feeder.wire.opening import Opening
 from feeder.wire.status import Refusal
 from feeder.wire.tls import TlsSocket
@@ -71,9 +69,6 @@ _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 _READ_BYTES = 16 << 10
 _MESSAGE_HEAD = 5
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
-_TIMEOUT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
 class CallContext(Protocol):
@@ -135,7 +130,7 @@ class ServedCall:
             for name, value in (opening.headers or {}).items()
             if not name.startswith(b":")
         ]
-        self._deadline_s = _deadline_s((opening.headers or {}).get(b"grpc-timeout", b""))
+        self._deadline_s = deadline_s(opening.headers or {})
         #: Guards what follows; held for no longer than a send that does not wait.
         self._changed = threading.Condition()
         self._http = opening.http
@@ -287,9 +282,7 @@ class ServedCall:
             self._changed.wait()
 
     def _end(self, code: grpc.StatusCode, details: str) -> None:
-        status = [("grpc-status", str(code.value[0]))]
-        if details:
-            status.append(("grpc-message", quote(details, _PRINTABLE, errors="backslashreplace")))
+        status = status_headers(code, details)
         with self._changed:
             self._check()
             headers = status if self._answered else [*_HEADERS, *status]
@@ -493,9 +486,3 @@ class ServedCall:
         log.debug("%s: %s", self._peer, reason)
         for callback in callbacks:
             callback()
-
-
-def _deadline_s(timeout: bytes) -> float | None:
-    """When a call with this grpc-timeout shall end, by the monotonic clock; None: never."""
-    match = _TIMEOUT.fullmatch(timeout)
-    return time.monotonic() + int(match[1]) * _TIMEOUT_S[match[2]] if match else None

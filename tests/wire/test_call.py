@@ -17,8 +17,9 @@ from hyperframe.frame import DataFrame, GoAwayFrame, PingFrame
 
 from feeder.wire import call as call_module
 from feeder.wire.address import Address
-from feeder.wire.call import Call, CallFailed
+from feeder.wire.call import Call
 from feeder.wire.channel import SERVER_OPTIONS
+from feeder.wire.headers import CallFailed
 
 METHOD = "/test.Echo/Stream"
 OK = [("grpc-status", "0")]

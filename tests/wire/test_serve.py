@@ -29,7 +29,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, PriorityFrame, SettingsFrame
 
 from feeder.wire import serve as serve_module
-from feeder.wire.call import CallFailed
+from feeder.wire.headers import CallFailed
 from feeder.wire.opening import ONE_CALL, Opening
 from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.status import Refusal

@@ -37,10 +37,11 @@ from hyperframe.frame import (
 
 from feeder.wire import FEED
 from feeder.wire.address import Address, parse_address
-from feeder.wire.call import Call, CallFailed
+from feeder.wire.call import Call
 from feeder.wire.channel import SERVER_OPTIONS
 from feeder.wire.codec import encode_request, parse_reply
 from feeder.wire.frames import PREFACE
+from feeder.wire.headers import CallFailed
 from feeder.wire.messages import Chunk, ChunkRequest, Open, Opened
 from feeder.wire.opening import ONE_CALL
 from feeder.worker import front as front_module
