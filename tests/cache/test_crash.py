@@ -21,12 +21,13 @@ RECORDS = range(30)  # some three segments
 
 
 def run(place: Path) -> None:
-    """The life of a process that fills a cache and goes."""
+    """The life of a process that fills a cache, is given another budget, and goes."""
     cache = Cache(Folder(place), BUDGET, PIXELS, {"numbers": Numbers()}, segment_bytes=SEGMENT_BYTES)
     cache.refresh()
     for record in RECORDS:
         if not cache.shelf("numbers").has(record, 1):
             add(cache, record)
+    cache.resize(BUDGET // 2)
     cache.close()
 
 
