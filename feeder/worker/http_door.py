@@ -11,14 +11,13 @@ import logging
 import math
 import socket
 import ssl
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 
 from aiohttp.web_protocol import RequestHandler
 
 from feeder.worker.refusals import Refusals, why_no_handshake
-from feeder.worker.relay import readable, tell
+from feeder.worker.relay import accepted, readable, tell
 
 __all__ = ["MAX_CONNECTIONS", "MAX_PER_HOST", "HttpDoor"]
 
@@ -45,11 +44,6 @@ REFUSALS = 16
 """Connections that are told at a time why they are refused; more are closed without a word."""
 
 REFUSAL_S = 1.0
-
-RETRY_S = 0.1
-
-LOG_ACCEPT_S = 10.0
-"""Between two lines of the log on connections that cannot be accepted."""
 
 _TLS_RECORD = b"\x16"
 
@@ -115,17 +109,7 @@ class HttpDoor:
         task.add_done_callback(tasks.discard)
 
     async def _accept(self, listener: socket.socket) -> None:
-        silent_until_s = 0.0
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                if time.monotonic() >= silent_until_s:
-                    log.warning("cannot accept HTTP connections: %s", error.strerror or error)
-                    silent_until_s = time.monotonic() + LOG_ACCEPT_S
-                await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
-                continue
-            connection.setblocking(False)
+        async for connection in accepted(listener):
             try:
                 host, port, *_ = connection.getpeername()
             except OSError:  # it is gone already
