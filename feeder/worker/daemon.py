@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -27,7 +27,7 @@ from feeder.records import Dataset
 from feeder.wire import FEED, SERVICE
 from feeder.wire.address import Address
 from feeder.wire.channel import SERVER_OPTIONS
-from feeder.wire.tls import GRPC, HTTP, server_context
+from feeder.wire.tls import check_dates
 from feeder.worker.access import Access
 from feeder.worker.arenas import Arenas, default_folder
 from feeder.worker.caching import Filled, open_caching, open_encoded_caching
@@ -40,7 +40,7 @@ from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.refusals import Refusals
-from feeder.worker.reload import Reloader, Running
+from feeder.worker.reload import Reloader, Running, tls_contexts
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
 from feeder.worker.signals import RELOAD, Inbox, ended_at_once
@@ -104,12 +104,6 @@ def serve(
         log.info("%s came", came)
         supervisor.stopping(config.drain_s + STOP_MARGIN_S)
         return worker.drain(inbox)
-
-
-def _tls(config: WorkerConfig, client_ca: Path | None, protocol: str) -> ssl.SSLContext | None:
-    if config.tls_cert is None:
-        return None
-    return server_context(config.tls_cert, config.tls_key, client_ca, protocol)
 
 
 def _open_arenas(config: WorkerConfig) -> Arenas | None:
@@ -181,6 +175,9 @@ class _Worker:
         )
         # First of all, since it fails at once where indexing takes long.
         access = Access(config.tokens)
+        tls, http_tls = tls_contexts(config)
+        if config.tls_cert is not None and (reason := check_dates(config.tls_cert, datetime.now(UTC))):
+            log.warning("no client will connect: the certificate %s", reason)
         refusals = Refusals()
         most = config.max_streams + SPARE_CONNECTIONS
         self._front = Front(
@@ -189,14 +186,14 @@ class _Worker:
             FEED,
             most,
             per_host=most - OTHERS_CONNECTIONS,
-            tls=_tls(config, config.tls_client_ca, GRPC),
+            tls=tls,
             refusals=refusals,
         )
         self.address = self._front.address
         stack.callback(self._stop)
 
         gate = Gate(access, refusals, self._front.caller)
-        self._http = self._open_http(stack, gate, refusals)
+        self._http = self._open_http(stack, http_tls, gate, refusals)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
@@ -315,13 +312,14 @@ class _Worker:
         if self._sessions.wait_idle(drain_s):
             inbox.post(inbox.IDLE)
 
-    def _open_http(self, stack: ExitStack, gate: Gate, refusals: Refusals) -> HttpSide | None:
+    def _open_http(
+        self, stack: ExitStack, tls: ssl.SSLContext | None, gate: Gate, refusals: Refusals
+    ) -> HttpSide | None:
         """The HTTP side, where it is wanted: what it stands on is imported only then."""
         if self._config.http is None:
             return None
         from feeder.worker.http import HttpSide
 
-        tls = _tls(self._config, None, HTTP)
         http = stack.enter_context(HttpSide(self._config.http, tls, gate.sees_all, refusals))
         scheme = "http" if self._config.tls_cert is None else "https"
         log.info("status page, metrics and health at %s://%s", scheme, http.address)

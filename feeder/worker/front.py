@@ -33,7 +33,7 @@ from feeder.wire.tls import TlsSocket
 from feeder.worker.access import Caller
 from feeder.worker.listen import bind, release
 from feeder.worker.refusals import Refusals, why_no_handshake
-from feeder.worker.relay import move, readable, receive, send, shake, tell
+from feeder.worker.relay import accepted, move, readable, receive, send, shake, tell
 
 __all__ = ["OPENING_S", "OTHERS_CONNECTIONS", "SPARE_CONNECTIONS", "Front"]
 
@@ -58,13 +58,8 @@ REFUSAL_S = 1.0
 OTHERS_CONNECTIONS = 128
 """Of the spare ones, those that one host alone does not get."""
 
-LOG_ACCEPT_S = 10.0
-"""Between two lines of the log on connections that cannot be accepted."""
-
 CUT_S = 5.0
 """For the threads of calls that were cut."""
-
-RETRY_S = 0.1
 
 STALL_S = (KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS) / 1000
 """A peer that takes not one piece for so long is gone."""
@@ -197,17 +192,7 @@ class Front:
             await asyncio.wait(self._tasks, timeout=self._grace_s)  # those that are left, the runner cancels
 
     async def _accept(self, listener: socket.socket) -> None:
-        silent_until_s = 0.0
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                if time.monotonic() >= silent_until_s:
-                    log.warning("cannot accept connections: %s", error.strerror or error)
-                    silent_until_s = time.monotonic() + LOG_ACCEPT_S
-                await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
-                continue
-            connection.setblocking(False)
+        async for connection in accepted(listener):
             try:
                 name, host = _name(connection), _host(connection)
             except OSError:  # it is gone already

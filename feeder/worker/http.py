@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import uvloop
@@ -67,7 +66,6 @@ class HttpSide:
         sees: Sees = lambda _: True,
         refusals: Refusals | None = None,
     ) -> None:
-        self._tls = tls
         self._refusals = refusals or Refusals()
         self._stage: Stage = "starting"
         self._page = Page(sees)
@@ -86,7 +84,7 @@ class HttpSide:
             shutdown_timeout=CLOSE_TIMEOUT_S / 2,
             logger=_Log(self._refusals),
         )
-        self._loop.run_until_complete(self._open(listeners))
+        self._loop.run_until_complete(self._open(listeners, tls))
         self._thread = threading.Thread(target=self._loop.run_forever, name="feeder-http", daemon=True)
         self._thread.start()
 
@@ -119,10 +117,9 @@ class HttpSide:
         asyncio.run_coroutine_threadsafe(show(), self._loop).result(CLOSE_TIMEOUT_S)
         self._stage = "serving"
 
-    def change_tls(self, certificate: Path, key: Path | None) -> None:
-        """Connections from now on are shown this certificate, if any is shown. It can be used."""
-        if self._tls is not None:
-            self._tls.load_cert_chain(certificate, key)
+    def change_tls(self, tls: ssl.SSLContext | None) -> None:
+        """Connections from now on begin with this."""
+        self._door.tls = tls
 
     def draining(self) -> None:
         """The worker takes no more streams."""
@@ -138,11 +135,11 @@ class HttpSide:
             self._thread.join()
             self._loop.close()
 
-    async def _open(self, listeners: Sequence[socket.socket]) -> None:
+    async def _open(self, listeners: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._door = HttpDoor(listeners, server, self._tls, self._refusals)
+        self._door = HttpDoor(listeners, server, tls, self._refusals)
 
     async def _end(self) -> None:
         await self._door.close()

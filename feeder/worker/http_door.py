@@ -11,14 +11,13 @@ import logging
 import math
 import socket
 import ssl
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 
 from aiohttp.web_protocol import RequestHandler
 
 from feeder.worker.refusals import Refusals, why_no_handshake
-from feeder.worker.relay import readable, tell
+from feeder.worker.relay import accepted, readable, tell
 
 __all__ = ["MAX_CONNECTIONS", "MAX_PER_HOST", "HttpDoor"]
 
@@ -46,11 +45,6 @@ REFUSALS = 16
 
 REFUSAL_S = 1.0
 
-RETRY_S = 0.1
-
-LOG_ACCEPT_S = 10.0
-"""Between two lines of the log on connections that cannot be accepted."""
-
 _TLS_RECORD = b"\x16"
 
 
@@ -71,6 +65,9 @@ class HttpDoor:
         serve: makes the protocol of a connection.
         tls: what connections begin with; None: nothing.
         refusals: is told of those that are sent away.
+
+    Attributes:
+        tls: may be changed for connections from then on, from any thread.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class HttpDoor:
     ) -> None:
         self._listeners = listeners
         self._serve = serve
-        self._tls = tls
+        self.tls = tls
         self._refusals = refusals
         self._loop = asyncio.get_running_loop()
         self._hosts: Counter[str] = Counter()  # connections of each
@@ -112,17 +109,7 @@ class HttpDoor:
         task.add_done_callback(tasks.discard)
 
     async def _accept(self, listener: socket.socket) -> None:
-        silent_until_s = 0.0
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                if time.monotonic() >= silent_until_s:
-                    log.warning("cannot accept HTTP connections: %s", error.strerror or error)
-                    silent_until_s = time.monotonic() + LOG_ACCEPT_S
-                await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
-                continue
-            connection.setblocking(False)
+        async for connection in accepted(listener):
             try:
                 host, port, *_ = connection.getpeername()
             except OSError:  # it is gone already
@@ -134,7 +121,7 @@ class HttpDoor:
                 self._spawn(self._tasks, self._keep(connection, name, host))
                 continue
             self._refusals.note("busy", name, "the HTTP port takes no more connections")
-            if len(self._refusing) < REFUSALS and self._tls is None:
+            if len(self._refusing) < REFUSALS and self.tls is None:
                 self._spawn(self._refusing, self._refuse(connection, _BUSY))
             else:
                 connection.close()
@@ -176,20 +163,21 @@ class HttpDoor:
         except BaseException:
             connection.close()
             raise
+        tls = self.tls
         if not first:
             connection.close()
-        elif self._tls is None and first == _TLS_RECORD:
+        elif tls is None and first == _TLS_RECORD:
             connection.close()
             self._refusals.note("tls", name, "it speaks TLS, and this worker was not told to: --tls-cert")
-        elif self._tls is not None and first != _TLS_RECORD:
+        elif tls is not None and first != _TLS_RECORD:
             self._refusals.note("no_tls", name, "it speaks no TLS")
             await self._refuse(connection, _PLAIN)
         else:
             handler = self._serve()
-            timeout_s = None if self._tls is None else HANDSHAKE_S
+            timeout_s = None if tls is None else HANDSHAKE_S
             try:
                 await self._loop.connect_accepted_socket(
-                    lambda: handler, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
+                    lambda: handler, connection, ssl=tls, ssl_handshake_timeout=timeout_s
                 )
             except ConnectionAbortedError:  # as event loops call a timeout of the handshake
                 raise TimeoutError from None

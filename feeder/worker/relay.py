@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 
 from feeder.wire.tls import shut
 
-__all__ = ["move", "readable", "receive", "send", "shake", "tell"]
+__all__ = ["accepted", "move", "readable", "receive", "send", "shake", "tell"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+
+LOG_ACCEPT_S = 10.0
+"""Between two lines of the log on connections that cannot be accepted."""
 
 PIECE_BYTES = 256 << 10
 
 BUSY_S = 0.01
 """Until OpenSSL is asked again, where it must write to read or the other way round: keys are renewed."""
+
+
+async def accepted(listener: socket.socket) -> AsyncIterator[socket.socket]:
+    """Connections as they come, which do not block. Unlike sock_accept this loses none where it is ended."""
+    silent_until_s = 0.0
+    while True:
+        await readable(listener)  # each time, so that many that come at once do not keep others waiting
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:  # it has gone again
+            continue
+        except OSError as error:
+            if time.monotonic() >= silent_until_s:
+                log.warning("cannot accept connections: %s", error.strerror or error)
+                silent_until_s = time.monotonic() + LOG_ACCEPT_S
+            await asyncio.sleep(RETRY_S)  # such as too many open files, which the next round meets again
+            continue
+        connection.setblocking(False)
+        yield connection
 
 
 async def readable(connection: socket.socket) -> None:

@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from feeder.errors import FeederError
+from feeder.errors import ConfigError, FeederError
 from feeder.records import Dataset
-from feeder.wire.tls import server_context
+from feeder.wire.tls import HTTP, check_dates, server_context
 from feeder.worker.access import Access, read_tokens
 from feeder.worker.caching import Filled
 from feeder.worker.catalog import Catalog
@@ -25,7 +26,7 @@ from feeder.worker.verdict import Verdict, telling
 if TYPE_CHECKING:
     from feeder.worker.http import HttpSide
 
-__all__ = ["Reloader", "Running"]
+__all__ = ["Reloader", "Running", "tls_contexts"]
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +133,9 @@ class Reloader:
         names = [*LIVE, *(name for name in self._caches if getattr(told, name) is not None)]
         changes = {name: getattr(told, name) for name in names}
         config = dataclasses.replace(self.config, **changes)  # which sees that it goes together
-        tls = None
-        if config.tls_cert is not None:
-            tls = server_context(config.tls_cert, config.tls_key, config.tls_client_ca)
+        tls, http_tls = tls_contexts(config)
+        if config.tls_cert is not None and (reason := check_dates(config.tls_cert, datetime.now(UTC))):
+            raise ConfigError(f"the certificate {reason}")
         entries = None if config.tokens is None else read_tokens(config.tokens)
         budgets = {name: cache.budget_of(getattr(config, name)) for name, cache in self._caches.items()}
         running = self._running
@@ -146,8 +147,8 @@ class Reloader:
             with self._lock:
                 if self._closed:
                     raise FeederError("the worker ends")
-                if running.http is not None and config.tls_cert is not None:
-                    running.http.change_tls(config.tls_cert, config.tls_key)
+                if running.http is not None:
+                    running.http.change_tls(http_tls)
                 running.front.change_tls(tls)
                 running.access.change(entries)
                 running.catalog.change(datasets)
@@ -176,9 +177,6 @@ class Reloader:
         read = [name for name, there in files.items() if there]
         taken = f"reloaded{_list(', read again: ', read)}{_list('; changed: ', changed)}"
         restart = _list("a restart is needed for ", waiting)
-        if self._running.http is not None and (now.tls_cert is None) != (before.tls_cert is None):
-            http = "a restart is needed for TLS of the HTTP port to begin, or to end"
-            restart = f"{restart}; {http}" if restart else http
         root, level = logging.getLogger(), logging.getLevelNamesMapping()[now.log_level.upper()]
         root.setLevel(min(root.level, level))
         log.info("%s", taken)
@@ -186,6 +184,20 @@ class Reloader:
             log.warning("%s", restart)
         root.setLevel(level)
         return Verdict(True, taken, restart)
+
+
+def tls_contexts(config: WorkerConfig) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """What connections of the gRPC port and of the HTTP port begin with; None: nothing.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if config.tls_cert is None:
+        return None, None
+    return (
+        server_context(config.tls_cert, config.tls_key, config.tls_client_ca),
+        server_context(config.tls_cert, config.tls_key, None, HTTP),
+    )
 
 
 def _list(head: str, names: list[str]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import ssl
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ STREAM: dict[str, Any] = {"batch_size": 8, "image_size": 32, "seed": 5, "epochs"
 WRONG = {
     "tokens": "tokens.toml",
     "certificate": "worker.pem",
+    "expired": "expired at",
     "setting": "[worker] no-such: there is no such setting",
     "data set": "nowhere",
 }
@@ -64,14 +67,27 @@ class Setup:
         return Credentials(tls_ca=self._authority.file, token_file=path)
 
     def serve(self, **datasets: Path) -> None:
-        lines = [f'tls-cert = "{self.certificate}"', f'tokens = "{self.tokens}"']
+        lines = [f'tls-cert = "{self.certificate}"', f'tokens = "{self.tokens}"', 'http = "127.0.0.1:0"']
         sets = {"data": self._shards, **datasets}
         names = [f'{name} = "{path}"' for name, path in sets.items()]
         self.config.write_text("\n".join(["[worker]", *lines, "[worker.dataset]", *names, ""]))
 
+    def expire(self) -> None:
+        """A certificate that is not valid any more, in the place of the one that there was."""
+        over = self._authority.issue("worker", "127.0.0.1", days=(-5, -1), file="over")
+        os.replace(over, self.certificate)
+
     def presented(self) -> str:
+        """The certificate of both ports, which is one."""
         address = parse_address(self.worker.address)
-        return ssl.get_server_certificate((address.host, address.port), timeout=DEADLINE_S)
+        found = re.search(r"health at https://127.0.0.1:(\d+)", self.worker.log.read_text())
+        assert found is not None
+        certificates = {
+            ssl.get_server_certificate((address.host, port), timeout=DEADLINE_S)
+            for port in (address.port, int(found[1]))
+        }
+        assert len(certificates) == 1
+        return certificates.pop()
 
 
 @pytest.fixture
@@ -120,6 +136,8 @@ def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixtu
             setup.tokens.write_text("[")
         elif fault == "certificate":
             setup.certificate.write_text("nothing")
+        elif fault == "expired":
+            setup.expire()
         elif fault == "setting":
             setup.config.write_text("[worker]\nno-such = 1\n")
         else:
@@ -134,6 +152,31 @@ def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixtu
         assert setup.presented() == before
         reply = describe(parse_address(setup.worker.address), good)
         assert [info.name for info in reply.datasets] == ["data", "gone"]
+
+
+def test_tls_ends_and_begins_at_both_ports(setup: Setup) -> None:
+    found = re.search(r"health at https://(127.0.0.1:\d+)", setup.worker.log.read_text())
+    assert found is not None
+    secured = setup.config.read_text()
+    setup.config.write_text(secured.replace("tls-cert", "# tls-cert"))
+    setup.worker.signal(signal.SIGHUP)
+    wait_for_log(setup.worker, "reloaded")
+    with urllib.request.urlopen(f"http://{found[1]}/livez", timeout=DEADLINE_S) as answer:
+        assert answer.status == 200
+    token = Credentials(token_file=setup.credentials.token_file)
+    assert len(describe(parse_address(setup.worker.address), token).datasets) == 2
+    setup.config.write_text(secured)
+    setup.worker.signal(signal.SIGHUP)
+    wait_for_log(setup.worker, "reloaded", 2)
+    assert "BEGIN CERTIFICATE" in setup.presented()
+
+
+def test_a_worker_that_starts_with_an_expired_certificate_says_so(
+    setup: Setup, start_config_worker: Callable[[Path], Any]
+) -> None:
+    setup.expire()
+    worker = start_config_worker(setup.config)
+    assert re.search(r"no client will connect: the certificate .* expired at \d{4}-", worker.log.read_text())
 
 
 def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ from feeder.wire.headers import CallFailed
 from feeder.wire.messages import Chunk, ChunkRequest, Open, Opened
 from feeder.wire.opening import ONE_CALL
 from feeder.worker import front as front_module
+from feeder.worker import relay
 from feeder.worker.front import Front
 
 DEADLINE_S = 30.0
@@ -407,17 +408,17 @@ def _serves(front: Front) -> bool:
 def test_no_descriptors_left_is_one_line(
     front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(front_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(relay, "RETRY_S", 0.001)
     tries = []
 
-    async def refuse(*_: object) -> None:
+    def refuse(*_: object) -> None:
         tries.append(1)
         raise OSError(errno.EMFILE, "Too many open files")
 
     made = front()
-    monkeypatch.setattr(made._loop, "sock_accept", refuse)
+    monkeypatch.setattr(socket.socket, "accept", refuse)
     with contextlib.suppress(OSError):
-        Call(made.address, FEED, user_agent="test").close()  # ends the accept that waits
+        Call(made.address, FEED, user_agent="test").close()
     until(lambda: len(tries) > 20)
     assert len([line for line in caplog.messages if "Too many open files" in line]) == 1
 
