@@ -27,8 +27,6 @@ ANSWER_S = 30.0
 
 KNOCK_S = 5.0
 
-THIS_HOST = "on this host"
-
 HEAD = "node:__internal_head__"
 """A resource that Ray gives to the head node: if that dies, so does the cluster."""
 
@@ -45,14 +43,15 @@ def connected(address: str | None) -> Iterator[None]:
     """
     import ray
 
-    place = address or os.environ.get("RAY_ADDRESS") or THIS_HOST
+    named = address or os.environ.get("RAY_ADDRESS")
+    place = f"at {named}" if named else "on this host"
     try:
-        _knock(place)
+        _knock(named or "")
         ray.init(address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().rstrip(".")
         raise ConfigError(
-            f"no Ray cluster can be reached {place if place == THIS_HOST else f'at {place}'}: {reason}; start one with `ray start --head`, or say "
+            f"no Ray cluster can be reached {place}: {reason}; start one with `ray start --head`, or say "
             "where it is with --ray-address"
         ) from None
     try:
@@ -62,9 +61,9 @@ def connected(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _knock(place: str) -> None:
+def _knock(address: str) -> None:
     """Ray itself tries for a quarter of an hour to reach an address where nothing listens."""
-    host, _, port = place.rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and "//" not in host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
 
