@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from feeder.ray.deployment import Deployment
     from feeder.ray.roster import Place
     from feeder.ray.supervisor import Status
+    from feeder.wire.credentials import Credentials
 
 __all__ = ["register"]
 
@@ -177,7 +178,21 @@ def _deployment(args: argparse.Namespace) -> Deployment:
         resources=args.resource,
         out_s=args.scale_out_after,
         in_s=args.scale_in_after,
+        credentials=_credentials(),
     )
+
+
+def _credentials() -> Credentials | None:
+    """What the environment says, with absolute paths; None: nothing."""
+    from feeder.wire.credentials import Credentials
+
+    said = dataclasses.asdict(Credentials.from_environment())
+    paths = {
+        name: path if path == "system" else os.path.abspath(path)
+        for name, path in said.items()
+        if path is not None
+    }
+    return Credentials(**paths) if paths else None
 
 
 def _wait_until_up(name: str, out: TextIO) -> int:

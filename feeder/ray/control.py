@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ NAMESPACE = "feeder"
 
 ANSWER_S = 30.0
 
+KNOCK_S = 5.0
+
 HEAD = "node:__internal_head__"
 """A resource that Ray gives to the head node: if that dies, so does the cluster."""
 
@@ -39,13 +43,15 @@ def connected(address: str | None) -> Iterator[None]:
     """
     import ray
 
+    named = address or os.environ.get("RAY_ADDRESS")
+    place = f"at {named}" if named else "on this host"
     try:
+        _knock(named or "")
         ray.init(address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().rstrip(".")
-        place = address or "RAY_ADDRESS, or on this host"
         raise ConfigError(
-            f"no Ray cluster can be reached at {place}: {reason}; start one with `ray start --head`, or say "
+            f"no Ray cluster can be reached {place}: {reason}; start one with `ray start --head`, or say "
             "where it is with --ray-address"
         ) from None
     try:
@@ -53,6 +59,13 @@ def connected(address: str | None) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for a quarter of an hour to reach an address where nothing listens."""
+    host, _, port = address.rpartition(":")
+    if host and "//" not in host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
 
 
 def addresses(name: str = DEFAULT_NAME) -> list[str]:

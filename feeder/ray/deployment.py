@@ -8,6 +8,7 @@ from typing import Any
 
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
+from feeder.wire.credentials import Credentials
 
 __all__ = ["Deployment"]
 
@@ -29,6 +30,7 @@ class Deployment:
         resources: what else of Ray's resources each takes.
         out_s: seconds over which demand is measured before there are more workers.
         in_s: seconds that fewer workers must have been enough before there are fewer.
+        credentials: what a worker is shown by who asks how it does; None: what the node's environment says.
     """
 
     environment: Mapping[str, str]
@@ -41,6 +43,7 @@ class Deployment:
     resources: Mapping[str, float] = field(default_factory=dict)
     out_s: float = 60.0
     in_s: float = 600.0
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         if self.listen.kind != "tcp":

@@ -18,6 +18,7 @@ import ray
 
 from feeder.client.workers import describe
 from feeder.demand import Demand
+from feeder.errors import ConfigError
 from feeder.ray.deployment import Deployment
 from feeder.wire.address import Address, parse_address
 from feeder.wire.channel import open_channel
@@ -126,7 +127,10 @@ class Host:
             sys.stderr.flush()
             if line.startswith(READY):
                 address = self._public(parse_address(line.removeprefix(READY)))
-                self._channel = open_channel(address)
+                try:
+                    self._channel = open_channel(address, deployment.credentials)
+                except ConfigError as error:  # a file that this node lacks: the worker serves all the same
+                    sys.stderr.write(f"feeder: the worker cannot be asked how it does: {error}\n")
                 self._address = str(address)
             else:
                 self._tail.append(line.strip())

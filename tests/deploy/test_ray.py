@@ -24,6 +24,7 @@ from PIL import Image
 from ray_job import ARGUMENTS, digest
 
 import feeder
+from feeder.worker.access import new_token
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -229,6 +230,29 @@ def test_an_epoch_is_whole_while_nodes_die_and_join(cluster: Cluster, data: Path
 
     assert cluster.feeder("down", "--name", name).returncode == 0
     assert cluster.workers() == set()
+
+
+def test_who_asks_the_workers_shows_them_the_token_that_up_had(
+    cluster: Cluster, data: Path, tmp_path: Path, name: str
+) -> None:
+    """The nodes themselves were started without one."""
+    token, entry = new_token("jobs")
+    for path, text in ((tmp_path / "jobs.token", token), (tmp_path / "tokens.toml", entry)):
+        path.touch(0o600)
+        path.write_text(text)
+    flags = [flag for flag in settings(data, name, "--workers", "1") if flag != "--insecure"]
+    cluster.environ["FEEDER_TOKEN_FILE"] = str(tmp_path / "jobs.token")
+    try:
+        done = cluster.feeder(*flags, "--tokens", str(tmp_path / "tokens.toml"))
+    finally:
+        del cluster.environ["FEEDER_TOKEN_FILE"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    (place,) = cluster.ready(name, 1)  # by which it was asked once, at least
+    os.kill(place["pid"], signal.SIGKILL)
+    (place,) = wait_for(lambda: [one for one in cluster.ready(name, 1) if one["restarts"]])
+    assert place["error"].startswith("killed by signal 9")
+    assert "refused" not in place["error"]  # which ends with the last line that it logged
+    assert cluster.feeder("down", "--name", name).returncode == 0
 
 
 @pytest.mark.soak
