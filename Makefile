@@ -18,7 +18,7 @@ VENV = .venv
 SOURCES := $(shell find feeder -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.jpg' -o -name '*.png' -o -name '*.gif' -o -name '*.html' -o -name '*.css' -o -name '*.js' 2>/dev/null | grep -v ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help system system-tests wheel demo check format test docs soak fuzz rivals report experiment-lars experiment-norm experiment-wait screenshots protos protos-check clean
+.PHONY: help system system-tests wheels demo check format test docs soak fuzz rivals report experiment-lars experiment-norm experiment-wait screenshots protos protos-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -29,8 +29,9 @@ system:  ## install the system packages that the build needs (deploy/system-pack
 system-tests:  ## install a browser, for the tests of the status page (deploy/test-packages.txt)
 	deploy/install-system-packages deploy/test-packages.txt
 
-wheel: build/wheel/.ready  ## build/wheel/feeder-*.whl, for hosts without a compiler
-	@ls build/wheel/feeder-*.whl
+wheels: build/wheel/.ready  ## feeder and all that a worker needs in build/wheels, for hosts without compiler or network
+	$(VENV)/worker/bin/pip wheel --quiet --wheel-dir build/wheels "$$(echo build/wheel/feeder-*.whl)[worker]"
+	@echo "on each host: pip install --no-index --find-links build/wheels 'feeder[worker]'"
 
 demo: system $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## two daemons feed a small ResNet for a minute; IMAGES=DIR uses your own JPEGs
 	$(VENV)/worker/bin/python deploy/demo/demo.py --folder '$(DEMO)' --trainer-python $(VENV)/trainer/bin/python $(if $(IMAGES),--images '$(IMAGES)')
