@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
+from feeder.client.known import places
 from feeder.client.link import Link, Spans
 from feeder.client.making import Making
 from feeder.client.names import Watch
@@ -62,6 +63,8 @@ class Engine:
         links: one a worker, by its address; a new dict whenever one comes or goes.
         pace: how the consumer fares.
         making: the batches, and what their bytes cost.
+        sound: False where a KeyboardInterrupt came while the consumer changed what it shares with the links:
+            a request may be lost, so begin again with another engine.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Engine:
     ) -> None:
         spec = order.spec
         self.pace = Pace()
+        self.sound = True
         self._depth = depth
         self._compression: Choice = compression
         self._credentials = credentials
@@ -98,12 +102,12 @@ class Engine:
         self._slots = order.consumer_slots(opening.consumer_index, opening.consumer_count)
         self._stall_timeout_s = stall_timeout_s
         self._session = Session(
-            _places(order, start, steps),
+            places(order, start, steps),
             self._slots,
             spec.per_lane,
             list(self.links),
             depth=depth,
-            suspect_after_s=SUSPECT_AFTER_S,
+            suspect_after_s=min(SUSPECT_AFTER_S, stall_timeout_s / 2),  # others get their turn before it
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
             consumers=opening.consumer_count,
             rebalance=rebalance,
@@ -141,18 +145,18 @@ class Engine:
         self.pace.waits(begun)
         with self._lock:
             if not self._started and not self._closed:
-                self._started = True
+                self.sound, self._started = False, True
                 _running.add(self)
                 for link in self.links.values():
                     self._start(link)
                 if self._watch is not None:
                     self._watch.start()
+                self.sound = True
         try:
             while True:
                 with self._lock:
-                    self._drop_before(number)
                     now = time.monotonic()
-                    self._send(now)
+                    self._move(number, now)
                     if not self._closed and self._session.ready is not None:
                         return self._ready()
                     if not self._closed and self._session.ended:
@@ -166,8 +170,7 @@ class Engine:
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
         with self._lock:
-            self._drop_before(number)
-            self._send(time.monotonic())
+            self._move(number, time.monotonic())
 
     def _ready(self) -> Assembly | None:
         step = self._session.ready
@@ -444,10 +447,14 @@ class Engine:
         if self._changed.empty():
             self._changed.put(None)
 
-    def _drop_before(self, number: int) -> None:
+    def _move(self, number: int, now: float) -> None:
+        """Drops what comes before a batch, and asks for what there is room for then."""
+        self.sound = False
         while (step := self._session.ready) is not None and step.number < number:
             self.making.drop(step.number)
             self._session.take()
+        self._send(now)
+        self.sound = True
 
     def _send(self, now: float) -> None:
         if self._closed:
@@ -469,13 +476,6 @@ class Engine:
         if refused is not None or now < stalled_s:
             return refused
         return silence(self._spec.dataset, self._stall_timeout_s, self.links, self._session)
-
-
-def _places(order: Order, position: Position, steps: int | None) -> Iterator[tuple[int, int]]:
-    while steps is None or steps > 0:
-        yield position.epoch, position.taken
-        position = position.advance(order)
-        steps = None if steps is None else steps - 1
 
 
 _running: weakref.WeakSet[Engine] = weakref.WeakSet()
