@@ -158,7 +158,8 @@ def failure_of(error: grpc.RpcError, name: str) -> FeederError:
     if isinstance(failure, WorkerUnavailable) and isinstance(error, grpc.Call):
         refused = _NOT_CONNECTED.search(error.details() or "")
         if refused:
-            return WorkerUnavailable(f"worker {name} does not answer ({refused[1].lower()})")
+            reason = refused[1].partition("\n")[0].lower()  # an address in bytes may follow
+            return WorkerUnavailable(f"worker {name} does not answer ({reason})")
     return failure
 
 
