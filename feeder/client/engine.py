@@ -39,11 +39,12 @@ __all__ = ["Engine"]
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 32 * 224 * 224 * 3
-"""Most pixels of one chunk, 4.8 MB. What a chunk costs both sides besides its bytes (threads that wake each
-other, Python with cold caches) was over 1 ms on a busy machine: chunks of 32 images took a fifth less
-processor time than chunks of 16."""
-
+"""Most pixels of one chunk, 4.8 MB. What a chunk costs both sides besides its bytes was over 1 ms on a busy
+machine: chunks of 32 images took a fifth less processor time than chunks of 16."""
 CLOSE_TIMEOUT_S = 5.0
+
+STOPPED_S = 1.0
+"""A consumer that wakes so late was stopped itself: its workers were not silent in that time."""
 
 REFUSAL_GRACE_S = 3.0
 """How long a worker's "no" is asked again: one that just lost a session of this name needs a moment to
@@ -158,12 +159,14 @@ class Engine:
                     now = time.monotonic()
                     self._move(number, now)
                     if not self._closed and self._session.ready is not None:
-                        return self._ready()
+                        return self._ready(number)
                     if not self._closed and self._session.ended:
                         return None
                     patience_s = self._patience(now, begun)
                 with contextlib.suppress(Empty):
                     self._changed.get(timeout=patience_s)
+                if time.monotonic() > now + patience_s + STOPPED_S:
+                    begun = time.monotonic()
         finally:
             self.pace.works(time.monotonic())
 
@@ -172,11 +175,9 @@ class Engine:
         with self._lock:
             self._move(number, time.monotonic())
 
-    def _ready(self) -> Assembly | None:
-        step = self._session.ready
-        assert step is not None
-        assembly = self.making.ready(step.number)
-        self.pace.takes(step.number, assembly.status)
+    def _ready(self, number: int) -> Assembly:
+        assembly = self.making.ready(number)
+        self.pace.takes(number, assembly.status)
         return assembly
 
     def _patience(self, now: float, begun: float) -> float:
