@@ -242,6 +242,7 @@ def test_a_consumer_that_was_stopped_does_not_blame_its_workers(
     client.send_signal(signal.SIGSTOP)
     time.sleep(4)
     client.send_signal(signal.SIGCONT)
+    time.sleep(1)
     worker.signal(signal.SIGCONT)
     out, err = client.communicate(timeout=EXIT_S)
     assert (client.returncode, out, err) == (0, "well\n", "")
