@@ -183,7 +183,10 @@ def hand_over(arena: Arena, path: str) -> Handover:
         raise ServiceError("the worker has no side socket")
     if not os.path.isabs(path):
         raise ServiceError(f"the worker's side socket has no absolute path: {path!r}")
-    connection = side_socket()
+    try:
+        connection = side_socket()
+    except OSError as error:
+        raise ServiceError(f"no socket for {path}: {error.strerror}") from None
     try:
         connection.settimeout(SIDE_TIMEOUT_S)
         connection.connect(path)

@@ -13,8 +13,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import grpc
-
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.compression import Choice, check_choice
 from feeder.client.diagnosis import diagnose
@@ -23,7 +21,7 @@ from feeder.client.names import Target, ask, resolve
 from feeder.client.session import Rebalance
 from feeder.client.sharing import Transport
 from feeder.client.stream import Stream
-from feeder.client.workers import WorkerInfo, check_agreement, describe, failure_of
+from feeder.client.workers import WorkerInfo, check_agreement, describe_all
 from feeder.errors import (
     Closed,
     ConfigError,
@@ -36,7 +34,6 @@ from feeder.errors import (
 from feeder.order import Order, Position, default_lanes
 from feeder.spec import Augment, OnBad, Output, Remainder, Resample, Sampler, StreamSpec
 from feeder.wire.address import Address, parse_target
-from feeder.wire.channel import open_channel
 from feeder.wire.credentials import Credentials
 from feeder.wire.messages import Open
 
@@ -74,8 +71,8 @@ def connect(
         target: "host:port", several with commas, "dns:name:port" for all addresses of a name, "unix:/path",
             or a list of these; or a function without arguments that returns such, called here and, on a
             thread of the stream, every `resolve_s` seconds.
-        timeout_s: seconds until an answer must be there. While no worker answers, all are tried again until
-            then.
+        timeout_s: seconds until an answer must be there. While no worker answers, or a name stands for
+            nothing, all are tried again until then.
         resolve_s: how often a stream looks up "dns:" names again, or asks the function. Workers that are new
             take part; one that is not reached any more is forgotten when it is not named any more, either.
         credentials: what workers are shown, and whose certificates are trusted. None: what FEEDER_TLS_CA,
@@ -90,7 +87,7 @@ def connect(
             cannot be used.
         NotTrusted: none can be spoken to, since the two sides do not agree on TLS.
         NotAllowed: none takes the token.
-        WorkerUnavailable: none answered, or the function raised.
+        WorkerUnavailable: none answered, a name stands for nothing, or the function raised or named none.
     """
     timeout_s = seconds("timeout_s", timeout_s)
     resolve_s = seconds("resolve_s", resolve_s)
@@ -100,11 +97,17 @@ def connect(
     else:
         targets = parse_target(target)
         find, moving = partial(resolve, targets), any(one.kind == "dns" for one in targets)
-    addresses = find()
     credentials = credentials or Credentials.from_environment()
     diagnosed = False
     while True:
-        found, missing = _describe_all(addresses, credentials, deadline)
+        try:
+            addresses = find()
+        except WorkerUnavailable:
+            if deadline - time.monotonic() <= RETRY_S:
+                raise
+            time.sleep(RETRY_S)
+            continue
+        found, missing = describe_all(addresses, credentials, max(0.1, deadline - time.monotonic()))
         if found:
             break
         if not diagnosed:
@@ -148,27 +151,6 @@ def _spans() -> type[ChunkSpans]:
             f"trace=True needs {error.name}, which is not installed here: pip install 'feeder[tracing]'"
         ) from None
     return ChunkSpans
-
-
-def _describe_all(
-    addresses: Sequence[Address], credentials: Credentials, deadline: float
-) -> tuple[dict[str, WorkerInfo], dict[str, FeederError]]:
-    """What each worker says, and why the others did not; all are asked at the same time."""
-    found: dict[str, WorkerInfo] = {}
-    missing: dict[str, FeederError] = {}
-    channels = {str(address): open_channel(address, credentials) for address in addresses}
-    try:
-        timeout_s = max(0.1, deadline - time.monotonic())
-        calls = {name: describe(channel, timeout_s) for name, channel in channels.items()}
-        for name, call in calls.items():
-            try:
-                found[name] = WorkerInfo.from_reply(name, call.result())
-            except grpc.RpcError as error:
-                missing[name] = failure_of(error, name)
-    finally:
-        for channel in channels.values():
-            channel.close()
-    return found, missing
 
 
 class Client:

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
 from feeder.client.compression import Choice
+from feeder.client.known import places
 from feeder.client.link import Link, Spans
 from feeder.client.making import Making
 from feeder.client.names import Watch
@@ -38,11 +39,12 @@ __all__ = ["Engine"]
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 32 * 224 * 224 * 3
-"""Most pixels of one chunk, 4.8 MB. What a chunk costs both sides besides its bytes (threads that wake each
-other, Python with cold caches) was over 1 ms on a busy machine: chunks of 32 images took a fifth less
-processor time than chunks of 16."""
-
+"""Most pixels of one chunk, 4.8 MB. What a chunk costs both sides besides its bytes was over 1 ms on a busy
+machine: chunks of 32 images took a fifth less processor time than chunks of 16."""
 CLOSE_TIMEOUT_S = 5.0
+
+STOPPED_S = 1.0
+"""A consumer that wakes so late was stopped itself: its workers were not silent in that time."""
 
 REFUSAL_GRACE_S = 3.0
 """How long a worker's "no" is asked again: one that just lost a session of this name needs a moment to
@@ -62,6 +64,8 @@ class Engine:
         links: one a worker, by its address; a new dict whenever one comes or goes.
         pace: how the consumer fares.
         making: the batches, and what their bytes cost.
+        sound: False where a KeyboardInterrupt came while the consumer changed what it shares with the links:
+            a request may be lost, so begin again with another engine.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Engine:
     ) -> None:
         spec = order.spec
         self.pace = Pace()
+        self.sound = True
         self._depth = depth
         self._compression: Choice = compression
         self._credentials = credentials
@@ -98,12 +103,12 @@ class Engine:
         self._slots = order.consumer_slots(opening.consumer_index, opening.consumer_count)
         self._stall_timeout_s = stall_timeout_s
         self._session = Session(
-            _places(order, start, steps),
+            places(order, start, steps),
             self._slots,
             spec.per_lane,
             list(self.links),
             depth=depth,
-            suspect_after_s=SUSPECT_AFTER_S,
+            suspect_after_s=min(SUSPECT_AFTER_S, stall_timeout_s / 2),  # others get their turn before it
             max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
             consumers=opening.consumer_count,
             rebalance=rebalance,
@@ -141,39 +146,38 @@ class Engine:
         self.pace.waits(begun)
         with self._lock:
             if not self._started and not self._closed:
-                self._started = True
+                self.sound, self._started = False, True
                 _running.add(self)
                 for link in self.links.values():
                     self._start(link)
                 if self._watch is not None:
                     self._watch.start()
+                self.sound = True
         try:
             while True:
                 with self._lock:
-                    self._drop_before(number)
                     now = time.monotonic()
-                    self._send(now)
+                    self._move(number, now)
                     if not self._closed and self._session.ready is not None:
-                        return self._ready()
+                        return self._ready(number)
                     if not self._closed and self._session.ended:
                         return None
                     patience_s = self._patience(now, begun)
                 with contextlib.suppress(Empty):
                     self._changed.get(timeout=patience_s)
+                if time.monotonic() > now + patience_s + STOPPED_S:
+                    begun = time.monotonic()
         finally:
             self.pace.works(time.monotonic())
 
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
         with self._lock:
-            self._drop_before(number)
-            self._send(time.monotonic())
+            self._move(number, time.monotonic())
 
-    def _ready(self) -> Assembly | None:
-        step = self._session.ready
-        assert step is not None
-        assembly = self.making.ready(step.number)
-        self.pace.takes(step.number, assembly.status)
+    def _ready(self, number: int) -> Assembly:
+        assembly = self.making.ready(number)
+        self.pace.takes(number, assembly.status)
         return assembly
 
     def _patience(self, now: float, begun: float) -> float:
@@ -444,10 +448,14 @@ class Engine:
         if self._changed.empty():
             self._changed.put(None)
 
-    def _drop_before(self, number: int) -> None:
+    def _move(self, number: int, now: float) -> None:
+        """Drops what comes before a batch, and asks for what there is room for then."""
+        self.sound = False
         while (step := self._session.ready) is not None and step.number < number:
             self.making.drop(step.number)
             self._session.take()
+        self._send(now)
+        self.sound = True
 
     def _send(self, now: float) -> None:
         if self._closed:
@@ -469,13 +477,6 @@ class Engine:
         if refused is not None or now < stalled_s:
             return refused
         return silence(self._spec.dataset, self._stall_timeout_s, self.links, self._session)
-
-
-def _places(order: Order, position: Position, steps: int | None) -> Iterator[tuple[int, int]]:
-    while steps is None or steps > 0:
-        yield position.epoch, position.taken
-        position = position.advance(order)
-        steps = None if steps is None else steps - 1
 
 
 _running: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from feeder.client.arguments import integer
 from feeder.client.batch import Batch
 from feeder.client.pixels import MEAN, STD, Chroma, split_planes, to_rgb
-from feeder.errors import ConfigError
 from feeder.order import Position
 
 __all__ = ["MEAN", "STD", "DeviceBatch", "normalize", "prefetch_to_device", "yuv420_to_rgb"]
@@ -53,11 +53,9 @@ def prefetch_to_device(
         size: batches on the device ahead of the one in use, at least 1.
 
     Raises:
-        ConfigError: size is less than 1.
+        ConfigError: size is less than 1, or no integer.
     """
-    if size < 1:
-        raise ConfigError(f"size must be at least 1 batch, got {size}")
-    return _prefetch(iter(stream), sharding, size)
+    return _prefetch(iter(stream), sharding, integer("size", size, least=1))
 
 
 def _prefetch(

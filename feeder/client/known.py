@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from feeder.errors import FeederError
+from feeder.order import Order, Position
 
-__all__ = ["Piece", "Step", "Worker", "WorkerState", "WorkerView"]
+__all__ = ["Piece", "Step", "Worker", "WorkerState", "WorkerView", "places"]
 
 WorkerState: TypeAlias = Literal["down", "joining", "live", "suspect", "draining"]
 
@@ -28,6 +30,14 @@ class Step(NamedTuple):
     number: int
     epoch: int
     taken: int
+
+
+def places(order: Order, position: Position, steps: int | None) -> Iterator[tuple[int, int]]:
+    """(epoch, taken) of so many steps from a position on; None: for ever."""
+    while steps is None or steps > 0:
+        yield position.epoch, position.taken
+        position = position.advance(order)
+        steps = None if steps is None else steps - 1
 
 
 @dataclass(slots=True, eq=False)

@@ -123,9 +123,15 @@ class Stream(Iterator[Batch]):
         self._at = start, 0
         self._ended = False
         self._ledger = Ledger(self._order, *self._consumer, epoch=start.epoch, taken=start.taken)
-        self._engine = self._make_engine(self._order, start, steps)
-        self._finalizer = weakref.finalize(self, self._engine.stop)
+        self._begin_engine()
+
+    def _begin_engine(self) -> None:
+        position, self._first = self._at  # the first batch of the engine is this one of the stream
+        steps = None if self._length is None else self._length - self._first
+        engine = self._make_engine(self._order, position, steps)
+        self._finalizer = weakref.finalize(self, engine.stop)
         self._finalizer.atexit = False  # the engine sees to the end of the interpreter itself
+        self._engine = engine
 
     def __iter__(self) -> Stream:
         return self
@@ -149,8 +155,13 @@ class Stream(Iterator[Batch]):
     def _take(self) -> Batch:
         if self._ended:
             raise StopIteration
+        if not self._engine.sound:
+            self._finalizer.detach()
+            self._engine.close()
+            self._begin_engine()
+            self._check_usable()  # else who closes the stream meanwhile may have missed the new one
         at, number = self._at
-        assembly = self._engine.take(number)
+        assembly = self._engine.take(number - self._first)
         if assembly is None:
             self._ended = True
             if number:
@@ -167,7 +178,7 @@ class Stream(Iterator[Batch]):
                 self.close()  # the position stays before this batch; the engine has gone past it
                 raise
         self._at = after, number + 1
-        self._engine.release(number + 1)
+        self._engine.release(number + 1 - self._first)
         return Batch(assembly.images, assembly.labels, assembly.mask, after)
 
     def __len__(self) -> int:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 import grpc
 
 from feeder.errors import FeederError, Refused, WorkersDisagree, WorkerUnavailable
 from feeder.wire import DESCRIBE
+from feeder.wire.address import Address
+from feeder.wire.channel import open_channel
+from feeder.wire.credentials import Credentials
 from feeder.wire.status import from_status
 from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe", "failure_of"]
+__all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe", "describe_all", "failure_of"]
 
 _NOT_CONNECTED = re.compile(r"failed to connect to all addresses.*: ([^:]+?)(?: \(\d+\))?$", re.DOTALL)
 """What gRPC says where a connection cannot be made: only the system's own words at its end tell why."""
@@ -82,6 +87,10 @@ class WorkerInfo:
         )
 
 
+Answers: TypeAlias = tuple[dict[str, WorkerInfo], dict[str, FeederError]]
+"""Of those that answered, and why the others did not; by address."""
+
+
 def describe(channel: grpc.Channel, timeout_s: float) -> Any:
     """Asks a worker what it is: a call whose `result()` is the reply, or raises grpc.RpcError after
     `timeout_s`."""
@@ -93,13 +102,64 @@ def describe(channel: grpc.Channel, timeout_s: float) -> Any:
     return method.future(pb.DescribeRequest(), timeout=timeout_s)
 
 
+def describe_all(addresses: Sequence[Address], credentials: Credentials, timeout_s: float) -> Answers:
+    """What each worker says, and why the others did not; all are asked at the same time.
+
+    On a thread of its own, since a KeyboardInterrupt comes on the main one: within gRPC's Python it may leave
+    a channel that waits for ever when it is closed.
+    """
+    #: Calls that came to an end; None: nobody waits for the others any more.
+    ended: SimpleQueue[object] = SimpleQueue()
+    answer: SimpleQueue[Answers | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put(_describe_all(addresses, credentials, timeout_s, ended))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.put(error)
+
+    try:
+        threading.Thread(target=ask, name="feeder-describe", daemon=True).start()
+        answers = answer.get()
+    finally:
+        ended.put(None)
+    if isinstance(answers, BaseException):
+        raise answers
+    return answers
+
+
+def _describe_all(
+    addresses: Sequence[Address], credentials: Credentials, timeout_s: float, ended: SimpleQueue[object]
+) -> Answers:
+    found: dict[str, WorkerInfo] = {}
+    missing: dict[str, FeederError] = {}
+    channels = {str(address): open_channel(address, credentials) for address in addresses}
+    try:
+        calls = {name: describe(channel, timeout_s) for name, channel in channels.items()}
+        for call in calls.values():
+            call.add_done_callback(ended.put)
+        for _ in calls:
+            if ended.get() is None:
+                return found, missing
+        for name, call in calls.items():
+            try:
+                found[name] = WorkerInfo.from_reply(name, call.result())
+            except grpc.RpcError as error:
+                missing[name] = failure_of(error, name)
+    finally:
+        for channel in channels.values():
+            channel.close()
+    return found, missing
+
+
 def failure_of(error: grpc.RpcError, name: str) -> FeederError:
     """What a failed call to the worker at `name` means, in few words where it could not be reached."""
     failure = from_status(error, name)
     if isinstance(failure, WorkerUnavailable) and isinstance(error, grpc.Call):
         refused = _NOT_CONNECTED.search(error.details() or "")
         if refused:
-            return WorkerUnavailable(f"worker {name} does not answer ({refused[1].lower()})")
+            reason = refused[1].partition("\n")[0].lower()  # an address in bytes may follow
+            return WorkerUnavailable(f"worker {name} does not answer ({reason})")
     return failure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import mmap
@@ -139,3 +140,12 @@ def test_pages_are_not_taken_before_they_are_needed() -> None:
     array = arena.array(0, (64 * mmap.PAGESIZE,))
     assert os.fstat(arena.fd).st_blocks * 512 == 64 * mmap.PAGESIZE
     assert not np.any(array)
+
+
+def test_no_descriptor_left_is_no_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(arena_module, "side_socket", none_left)
+    with pytest.raises(ServiceError, match="Too many open files"):
+        hand_over(Arena(NBYTES, 1), str(tmp_path / "x"))

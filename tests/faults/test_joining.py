@@ -207,7 +207,19 @@ def test_names_that_do_not_resolve_for_a_while_change_nothing(
 
 def test_a_name_that_stands_for_nothing_is_an_error(names: Names) -> None:
     with pytest.raises(WorkerUnavailable, match="does not resolve"):
-        feeder.connect(f"dns:{NAME}:5")
+        feeder.connect(f"dns:{NAME}:5", timeout_s=0.5)
+    assert names.asked > 1
+
+
+def test_connect_waits_for_a_name_that_stands_for_nothing_yet(first: Any, names: Names) -> None:
+    def host_comes() -> None:
+        until(lambda: names.asked > 1)
+        names.hosts.append("127.0.0.1")
+
+    thread = threading.Thread(target=host_comes)
+    thread.start()
+    assert feeder.connect(f"dns:{NAME}:{first.address.rpartition(':')[2]}", timeout_s=DEADLINE_S).workers
+    thread.join()
 
 
 def test_a_function_names_a_worker_that_joins(
@@ -250,9 +262,9 @@ def test_a_function_that_fails_for_a_while_changes_nothing(
 
 def test_a_function_that_fails_at_the_start_is_an_error() -> None:
     with pytest.raises(WorkerUnavailable, match=r"failed: ZeroDivisionError\('division by zero'\)"):
-        feeder.connect(lambda: str(1 / 0))
+        feeder.connect(lambda: str(1 / 0), timeout_s=0.5)
     with pytest.raises(WorkerUnavailable, match="names none now"):
-        feeder.connect(lambda: [])
+        feeder.connect(lambda: [], timeout_s=0.5)
     with pytest.raises(ConfigError, match="target must be a text or a list of texts, got 5"):
         feeder.connect(lambda: 5)  # type: ignore[arg-type,return-value]
 

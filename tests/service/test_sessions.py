@@ -214,6 +214,40 @@ def test_ctrl_c_ends_the_process(
     assert (client.returncode, out, err) == (0, "interrupted\n", "")
 
 
+PAUSED = """
+import sys, feeder
+settings = {"batch_size": 12, "image_size": 32, "prefetch_bytes": 1, "stall_timeout_s": 3}
+stream = feeder.connect(sys.argv[1]).stream("data", **settings)
+next(stream)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(20):  # more than is ready: what it asks for comes once the worker goes on
+    next(stream)
+print("well", flush=True)
+"""
+
+
+def test_a_consumer_that_was_stopped_does_not_blame_its_workers(
+    shards: Path, start_worker: Any, run_client: RunClient
+) -> None:
+    worker = start_worker(shards)
+    client = run_client(PAUSED, worker.address)
+    assert client.stdout is not None
+    assert client.stdin is not None
+    assert client.stdout.readline() == "ready\n"
+    worker.signal(signal.SIGSTOP)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    time.sleep(0.7)  # it waits for the worker by now
+    client.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    client.send_signal(signal.SIGCONT)
+    time.sleep(1)
+    worker.signal(signal.SIGCONT)
+    out, err = client.communicate(timeout=EXIT_S)
+    assert (client.returncode, out, err) == (0, "well\n", "")
+
+
 FORKS = """
 import os, sys, time, warnings, feeder
 from feeder.errors import Closed
