@@ -407,6 +407,9 @@ def target(
     while describe(parse_address(worker.address), credentials).live_streams:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+    refusals(
+        worker, credentials
+    )  # what the HTTP side opens at its first request stays; a second opens no more
     # gRPC's pool grows to this as calls come, and never shrinks.
     worker.at_rest = (own_threads(process) + 8 + 8, process.num_fds())
     return worker, credentials
