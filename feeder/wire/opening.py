@@ -16,10 +16,20 @@ from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from feeder.wire.frames import HEAD_BYTES, HEADERS, PREFACE, STREAM, Frames, FrameTooLarge, Head
 
-__all__ = ["MAX_OPENING_BYTES", "ONE_CALL", "Opening", "WithoutFirstAck", "refusal"]
+__all__ = [
+    "MAX_OPENING_BYTES",
+    "MAX_OPENING_FRAMES",
+    "ONE_CALL",
+    "Opening",
+    "WithoutFirstAck",
+    "refusal",
+]
 
 MAX_OPENING_BYTES = 64 << 10
 """Of a connection that has asked for nothing yet. A request has some hundred bytes."""
+
+MAX_OPENING_FRAMES = 64
+"""Of the same: h2 takes up to 50 us for each, on the thread that welcomes all. A client sends a handful."""
 
 MAX_HEADER_BYTES = 16 << 10
 """Of a request's headers, unpacked: what gRPC allows."""
@@ -41,7 +51,7 @@ class Opening:
         frames: has what came of a frame that is not there yet, for the same.
         greeting: what the client is sent first.
         received: all that came.
-        headers: of the first request, if it is such a call and the only one; else None.
+        headers: of the first request, if it is such a call, goes on, and is the only one; else None.
         decided: whether nothing that comes could change that.
     """
 
@@ -59,6 +69,7 @@ class Opening:
         self.received = bytearray()
         self.headers: dict[bytes, bytes] | None = None
         self.decided = False
+        self._frames_left = MAX_OPENING_FRAMES
 
     @property
     def is_http2(self) -> bool:
@@ -74,6 +85,10 @@ class Opening:
         frames = self.frames.cut(data)
         try:
             for _, frame in frames:
+                self._frames_left -= 1
+                if self._frames_left < 0:
+                    self.decided = True
+                    return []
                 events = self.http.receive_data(frame)
                 requests = [event for event in events if isinstance(event, RequestReceived)]
                 if requests:
@@ -87,7 +102,8 @@ class Opening:
         self.decided = True
         headers = dict(request.headers or ())
         alone = all(head.kind != HEADERS for head, _ in behind)
-        if alone and request.stream_id == STREAM and self._is_such(headers):
+        goes_on = request.stream_ended is None  # without requests it is no stream to serve
+        if alone and goes_on and request.stream_id == STREAM and self._is_such(headers):
             self.headers = headers
             return behind
         return []
@@ -119,19 +135,22 @@ class WithoutFirstAck:
         if self._found:
             return data
         passed = bytearray()
-        while data:
+        at = 0  # pieces are not cut off: of many small frames each would copy all that follow
+        while at < len(data):
             if self._left:
-                passed += data[: self._left]
-                data, self._left = data[self._left :], max(0, self._left - len(data))
+                part = data[at : at + self._left]
+                passed += part
+                at, self._left = at + len(part), self._left - len(part)
                 continue
             missing = HEAD_BYTES - len(self._head)
-            self._head, data = self._head + data[:missing], data[missing:]
+            self._head += data[at : at + missing]
+            at += missing
             if len(self._head) == HEAD_BYTES:
                 head, self._head = Head.parse(self._head), b""
                 self._left = head.size
                 if head.kind == SettingsFrame.type and head.flags & _ACK and not head.size:
                     self._found = True
-                    return bytes(passed + data)
+                    return bytes(passed + data[at:])
                 passed += bytes(head)
         return bytes(passed)
 

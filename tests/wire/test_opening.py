@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from feeder.wire.frames import DATA, PREFACE, Head, payload
 from feeder.wire.opening import (
     MAX_OPENING_BYTES,
+    MAX_OPENING_FRAMES,
     ONE_CALL,
     Opening,
     WithoutFirstAck,
@@ -32,12 +33,12 @@ HEADERS = {
 }
 
 
-def client(*requests: dict[str, str], body: bytes = b"") -> bytes:
-    """What a client sends that opens these streams."""
+def client(*requests: dict[str, str], body: bytes = b"", ended: bool = False) -> bytes:
+    """What a client sends that opens these streams, and ends them with their headers if so."""
     http = H2Connection(H2Configuration(client_side=True))
     http.initiate_connection()
     for number, headers in enumerate(requests):
-        http.send_headers(2 * number + 1, list(headers.items()))
+        http.send_headers(2 * number + 1, list(headers.items()), end_stream=ended)
     if body:
         http.send_data(1, body)
     return http.data_to_send()
@@ -74,6 +75,7 @@ def test_the_call_is_found_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
         client({name: value for name, value in HEADERS.items() if name != "te"}),
         client({name: value for name, value in HEADERS.items() if name != ONE_CALL[0]}),
         client(HEADERS, HEADERS),
+        client(HEADERS, ended=True),
         client(HEADERS | {"much": "x" * 20_000}),
         b"GET / HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSN",
@@ -87,6 +89,7 @@ def test_the_call_is_found_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
         "no te",
         "more calls",
         "two",
+        "no requests",
         "large",
         "HTTP/1",
         "no preface",
@@ -105,11 +108,22 @@ def test_what_asks_for_nothing_is_not_kept_for_ever() -> None:
     opening = Opening(PATH)
     opening.feed(client())
     assert opening.is_http2
-    ping = PingFrame(0, b"12345678").serialize()
+    unknown = bytes(Head(10_000, 0xEE, 0, 0)) + bytes(10_000)
     while not opening.decided:
-        opening.feed(ping * 100)
+        opening.feed(unknown)
     assert opening.headers is None
-    assert len(opening.received) < MAX_OPENING_BYTES + 200 * len(ping)
+    assert len(opening.received) < MAX_OPENING_BYTES + 2 * len(unknown)
+
+
+def test_many_frames_are_not_understood_for_ever() -> None:
+    """Each costs h2 some time, of the thread that welcomes everybody."""
+    opening = Opening(PATH)
+    flood = PingFrame(0, b"12345678").serialize() * (10 * MAX_OPENING_FRAMES)
+    assert opening.feed(client() + flood) == []
+    assert opening.decided
+    assert opening.headers is None
+    assert opening.received == client() + flood
+    assert opening.http.data_to_send().count(b"12345678") <= MAX_OPENING_FRAMES
 
 
 def test_what_a_client_is_told_first_is_nothing_new() -> None:
