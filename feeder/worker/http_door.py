@@ -90,11 +90,11 @@ class HttpDoor:
 
     def working(self, handler: RequestHandler) -> None:
         """A request has come, and its answer is being made, which may take its time."""
-        self._until_s[handler] = math.inf
+        self._allow(handler, math.inf)
 
     def answering(self, handler: RequestHandler) -> None:
         """The answer is sent from now on."""
-        self._until_s[handler] = self._loop.time() + STALL_S
+        self._allow(handler, self._loop.time() + STALL_S)
 
     async def close(self) -> None:
         """Takes no more connections; those that are served are left to who serves them."""
@@ -102,6 +102,10 @@ class HttpDoor:
         await _cancel([*self._tasks, *self._refusing])
         for listener in self._listeners:
             listener.close()
+
+    def _allow(self, handler: RequestHandler, until_s: float) -> None:
+        if handler in self._until_s:  # what makes an answer may outlive the connection
+            self._until_s[handler] = until_s
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -175,17 +179,21 @@ class HttpDoor:
         else:
             handler = self._serve()
             timeout_s = None if tls is None else HANDSHAKE_S
+            # Before it serves: a request that comes with the end of the handshake is told of at once.
+            self._until_s[handler] = self._loop.time() + STALL_S
             try:
                 await self._loop.connect_accepted_socket(
                     lambda: handler, connection, ssl=tls, ssl_handshake_timeout=timeout_s
                 )
-            except ConnectionAbortedError:  # as event loops call a timeout of the handshake
-                raise TimeoutError from None
+            except BaseException as error:
+                del self._until_s[handler]
+                if isinstance(error, ConnectionAbortedError):  # as event loops call a handshake's timeout
+                    raise TimeoutError from None
+                raise
             return handler
         return None
 
     async def _watch(self, handler: RequestHandler, name: str) -> None:
-        self.answering(handler)
         try:
             while handler.transport is not None:
                 if self._loop.time() >= self._until_s[handler]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.web_protocol import RequestHandler
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 import feeder
@@ -258,6 +260,28 @@ def test_who_stays_and_does_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, firs
     with HttpSide(ANY_PORT, refusals=refusals) as side, held(side.address, 8, first):
         until(lambda: refusals.counts()["timeout"] == 8)
         until(lambda: lives(side.address))
+
+
+def test_an_answer_that_outlives_its_connection_leaves_nothing() -> None:
+    """Whoever closes the page while its events come, a thousand times a day."""
+    with HttpSide(ANY_PORT) as side:
+        side.serving(CollectorRegistry(), CollectorRegistry(), pb.DescribeReply)
+        ended: list[object] = []
+        answering = side._door.answering
+
+        def note(handler: RequestHandler) -> None:
+            answering(handler)
+            ended.append(handler)
+
+        side._door.answering = note  # type: ignore[method-assign]
+        with socket.create_connection((side.address.host, side.address.port), DEADLINE_S) as watcher:
+            watcher.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert watcher.recv(4096).startswith(b"HTTP/1.1 200")
+            (watched,) = side._door._until_s
+        until(lambda: not side._door._until_s)
+        until(lambda: ended)
+        assert ended == [watched]
+        assert not side._door._until_s
 
 
 def test_one_host_does_not_get_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
