@@ -360,6 +360,8 @@ class Call:
     def _note(self, event: Event) -> None:
         if isinstance(event, ResponseReceived):
             self._headers = texts(event.headers)
+            if self._headers.get(":status") != "200":  # as of a proxy: the body is a page, not messages
+                self._raise_status()
         elif isinstance(event, TrailersReceived):
             self._trailers = texts(event.headers)
         elif isinstance(event, StreamEnded):

@@ -271,6 +271,21 @@ def test_an_answer_without_grpc(odd_server: Callable[[Script], Address]) -> None
     assert failure.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [("403", grpc.StatusCode.PERMISSION_DENIED), ("503", grpc.StatusCode.UNAVAILABLE)]
+)
+def test_the_page_of_a_proxy_is_no_message(
+    odd_server: Callable[[Script], Address], status: str, code: grpc.StatusCode
+) -> None:
+    def script(http: H2Connection, connection: socket.socket) -> None:
+        http.send_headers(1, [(":status", status), ("content-length", "11")])
+        http.send_data(1, b"no upstream", end_stream=True)
+
+    with dial(odd_server(script)) as call, pytest.raises(CallFailed, match=f"HTTP status {status}") as failure:
+        call.receive()
+    assert failure.value.code() is code
+
+
 def test_a_reset_stream(odd_server: Callable[[Script], Address]) -> None:
     with (
         dial(odd_server(lambda http, _: http.reset_stream(1, 8))) as call,
