@@ -260,8 +260,7 @@ def _consumer(streams: Mapping[str, pb.StreamInfo], looks: Mapping[str, Look]) -
 
 def _part(stream: pb.StreamInfo, look: Look) -> Part:
     before, _, seconds = _between(look)
-    same = (one for one in before.streams if _key(one) == _key(stream) and one.peer == stream.peer)
-    old = next(same, pb.StreamInfo())
+    old = next((one for one in before.streams if _is_same(one, stream)), pb.StreamInfo())
     chunks, unsent = stream.chunks - old.chunks, (stream.unsent_s - old.unsent_s) / seconds
     return Part(
         chunks,
@@ -270,6 +269,12 @@ def _part(stream: pb.StreamInfo, look: Look) -> Part:
         (stream.paced_s - old.paced_s) / seconds,
         still=chunks == 0 and (stream.owed > 0 or unsent > 0),
     )
+
+
+def _is_same(before: pb.StreamInfo, now: pb.StreamInfo) -> bool:
+    """Whether a stream was not opened anew: over a Unix socket all have the same peer."""
+    grew = before.age_s <= now.age_s and before.chunks <= now.chunks
+    return _key(before) == _key(now) and before.peer == now.peer and grew
 
 
 def _told(streams: Mapping[str, pb.StreamInfo], looks: Mapping[str, Look]) -> pb.ClientReport | None:

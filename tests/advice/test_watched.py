@@ -95,6 +95,18 @@ def test_a_consumer_is_what_each_worker_did_for_it() -> None:
     assert (seen.images_s, seen.waiting, seen.parts["a:1"].still) == (3, 0.75, True)
 
 
+def test_one_that_connected_anew_from_the_same_place_counts_from_its_beginning() -> None:
+    """Over a Unix socket, where no number of a port tells the two apart."""
+    old = stream(report(1, 1), peer="unix:", images=4000, chunks=400, unsent_s=9.0, age_s=100)
+    new = stream(report(2, 4), peer="unix:", images=80, chunks=8, unsent_s=1.0, age_s=3)
+    seen = one(reply(10, old), reply(14, new))
+    part = seen.parts["a:1"]
+    assert (part.chunks, part.images_s, part.unsent) == (8, 20, 0.25)
+    # While both are there, each is compared with itself.
+    later = stream(report(3, 5), peer="unix:", images=160, chunks=16, unsent_s=1.0, age_s=7)
+    assert one(reply(14, old, new), reply(18, later)).images_s == 20
+
+
 def test_of_what_a_client_told_several_workers_the_newest_counts() -> None:
     seen = consumers(
         {
