@@ -93,6 +93,12 @@ class Catalog:
             idle = self._take_idle()
         _close(idle)
 
+    def close_remote(self) -> None:
+        """Closes those of object stores, so that nobody waits any longer for a store that does not answer."""
+        with self._lock:
+            remote = [one for one in (*self._leaving, *self._current.values()) if one.is_remote]
+        _close(remote)
+
     def close(self) -> None:
         """Closes all of them; no stream is left, or it is cut."""
         with self._lock:

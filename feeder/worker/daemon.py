@@ -222,9 +222,7 @@ class _Worker:
         spans = self._open_spans(stack, worker_id) if config.trace else None
         self._pipeline = Pipeline(readers, callers, quarantine, config.share_bytes, spans)
         stack.callback(self._pipeline.close)
-        for dataset in datasets.values():
-            if dataset.is_remote:  # first, so that nobody waits any longer for a store that does not answer
-                stack.callback(dataset.close)
+        stack.callback(catalog.close_remote)
         identity = Identity(worker_id, threads, pixels, digests)
         servicer = FeederServicer(
             identity,
