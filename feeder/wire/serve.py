@@ -423,7 +423,9 @@ class ServedCall:
         return ""
 
     def _part(self, code: ErrorCodes, failure: str) -> str:
-        self._outbox += GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
+        # Last of all: some clients take nothing after it, and would be told of that instead.
+        goodbye = GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
+        self._outbox += self._http.data_to_send() + goodbye
         return failure
 
     def _next_message(self) -> bytes | None:

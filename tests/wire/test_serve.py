@@ -13,6 +13,7 @@ import grpc
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
@@ -20,6 +21,7 @@ from h2.events import (
     PingAckReceived,
     PingReceived,
     ResponseReceived,
+    SettingsAcknowledged,
     StreamEnded,
     StreamReset,
     TrailersReceived,
@@ -29,6 +31,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, PriorityFrame, SettingsFrame
 
 from feeder.wire import serve as serve_module
+from feeder.wire.frames import DATA, PADDED, STREAM, Head
 from feeder.wire.headers import CallFailed
 from feeder.wire.opening import ONE_CALL, Opening
 from feeder.wire.serve import CallContext, ServedCall
@@ -386,6 +389,23 @@ def test_a_frame_that_is_too_large_is_not_waited_for(serving: Serve) -> None:
     ended = over(one)
     client.connection.sendall(b"\xff\xff\xff\0\0\0\0\0\1")
     assert ended.wait(DEADLINE_S)
+
+
+def test_a_client_at_fault_is_told_so_behind_all_else(serving: Serve) -> None:
+    """Its settings are acknowledged before, though they came with the fault."""
+    one = serving()
+    client = one.client
+    client.request()
+    request = client.http.data_to_send()
+    padded = bytes(Head(2, DATA, PADDED, STREAM)) + b"\5x"
+    client.connection.sendall(request + padded)
+    one.call = opened(client, one._server)
+    one.thread = threading.Thread(target=one._run)
+    one.thread.start()
+    client.until(lambda: client.goodbye)
+    assert client.goodbye is not None
+    assert client.goodbye.error_code == ErrorCodes.PROTOCOL_ERROR
+    assert any(isinstance(event, SettingsAcknowledged) for event in client.seen)
 
 
 def test_a_silent_peer_is_asked_and_then_given_up(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
