@@ -471,7 +471,8 @@ class ServedCall:
         self._deadline_s = None
         with self._changed:
             if not self._over:
-                self._http.reset_stream(STREAM, code)
+                with contextlib.suppress(StreamClosedError):  # the status is on its way
+                    self._http.reset_stream(STREAM, code)
                 self._flush()
                 self._over = reason
         self._set_over(reason)

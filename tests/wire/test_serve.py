@@ -439,6 +439,20 @@ def test_a_call_ends_at_its_deadline(serving: Serve) -> None:
     assert ended.wait(DEADLINE_S)
 
 
+def test_a_deadline_that_passes_while_the_status_is_sent(serving: Serve) -> None:
+    one = serving()
+    client = one.client
+    client.request(grpc_timeout="1n")
+    client.http.end_stream(1)
+    one.call = opened(client, one._server)
+    assert list(one.call) == []
+    one.call._end(grpc.StatusCode.OK, "")
+    one.thread = threading.Thread(target=one.call.close)
+    one.thread.start()
+    client.connection.close()
+    one.call.hear_out()  # and gives back the socket, for which `serving` looks
+
+
 def test_cancel_wakes_whoever_waits(serving: Serve) -> None:
     one = serving()
     client = one.begin()
