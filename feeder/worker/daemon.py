@@ -43,7 +43,7 @@ from feeder.worker.refusals import Refusals
 from feeder.worker.reload import Reloader, Running, tls_contexts
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
-from feeder.worker.signals import RELOAD, Inbox, ended_at_once
+from feeder.worker.signals import RELOAD, Inbox, ended_at_once, hang_ups_noted
 from feeder.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def serve(
         BadShard, StorageError: a shard or its index cannot be used.
     """
     with ExitStack() as stack:
-        with ended_at_once() as hung_up:
+        hung_up = stack.enter_context(hang_ups_noted())
+        with ended_at_once():
             worker = _Worker(config, stack)
         supervisor = Supervisor()
         inbox = stack.enter_context(Inbox(supervisor))

@@ -15,7 +15,7 @@ from typing import Self
 from feeder.records.claims import leave_all
 from feeder.worker.supervisor import Supervisor
 
-__all__ = ["RELOAD", "Inbox", "ended_at_once"]
+__all__ = ["RELOAD", "Inbox", "ended_at_once", "hang_ups_noted"]
 
 RELOAD = signal.SIGHUP.name
 
@@ -23,10 +23,21 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextmanager
-def ended_at_once() -> Iterator[list[int]]:
+def hang_ups_noted() -> Iterator[list[int]]:
+    """SIGHUP does no more than be added to what this gives, wherever no Inbox takes it: before it is there, and
+    after it."""
+    noted: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
     """SIGTERM ends the process as usual, since an index in the making is not waited for; but others need not
-    wait for what it had claimed either. Gives what SIGHUP adds to."""
-    hung_up: list[int] = []
+    wait for what it had claimed either."""
 
     def end(number: int, frame: FrameType | None) -> None:
         leave_all()
@@ -34,12 +45,10 @@ def ended_at_once() -> Iterator[list[int]]:
         signal.raise_signal(number)
 
     before = signal.signal(signal.SIGTERM, end)
-    before_hup = signal.signal(signal.SIGHUP, lambda number, frame: hung_up.append(number))
     try:
-        yield hung_up
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGHUP, before_hup)
 
 
 class Inbox:

@@ -1,0 +1,38 @@
+"""What signals do to a worker's process, at each time of its life."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from feeder.worker.signals import RELOAD, Inbox, ended_at_once, hang_ups_noted
+from feeder.worker.supervisor import Supervisor
+
+
+@pytest.fixture
+def ended() -> Iterator[list[int]]:
+    """SIGHUPs that would have ended the process."""
+    got: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: got.append(number))
+    try:
+        yield got
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_no_hang_up_ends_a_worker_that_starts_serves_or_ends(ended: list[int]) -> None:
+    with hang_ups_noted() as noted:
+        with ended_at_once():
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert noted == [signal.SIGHUP] * 2
+        with Inbox(Supervisor()) as inbox:
+            signal.raise_signal(signal.SIGHUP)
+            assert inbox.get(30.0) == RELOAD
+            assert inbox.get(0.0) is None
+        signal.raise_signal(signal.SIGHUP)
+    assert ended == []
+    signal.raise_signal(signal.SIGHUP)
+    assert ended == [signal.SIGHUP]
