@@ -88,11 +88,11 @@ class Inbox:
         while True:
             wait_s = min(max(0.0, until_s - time.monotonic()), beat_s)
             ready, _, _ = select.select([self._receive], [], [], None if wait_s == math.inf else wait_s)
+            self._supervisor.beat()  # also where something came: it may come more often than that
             if ready:
                 break
             if time.monotonic() >= until_s:
                 return None
-            self._supervisor.beat()
         number = os.read(self._receive, 1)[0]
         return "all streams ended" if number == self.IDLE else signal.Signals(number).name
 

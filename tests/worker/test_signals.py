@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,14 @@ def test_no_hang_up_ends_a_worker_that_starts_serves_or_ends(ended: list[int]) -
     assert ended == []
     signal.raise_signal(signal.SIGHUP)
     assert ended == [signal.SIGHUP]
+
+
+def test_who_supervises_hears_from_it_however_often_signals_come(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30.0)
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(3600 * 10**6)}
+        with Inbox(Supervisor(environ)) as inbox:
+            inbox.post(signal.SIGHUP)
+            assert inbox.get() == RELOAD
+        assert manager.recv(100) == b"WATCHDOG=1"
