@@ -278,6 +278,8 @@ class Cache:
         gone = self._loaded.keys() - set(names)
         for name in gone:
             self._forget(name)
+        for name in self._useless.keys() - set(names):  # names are never used again
+            del self._useless[name]
         return bool(gone)
 
     def _forget(self, name: str) -> None:

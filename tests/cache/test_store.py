@@ -160,6 +160,24 @@ def test_other_pixels_stay_where_somebody_uses_them(open_cache: OpenCache) -> No
     assert held(first, ALL) == set(ALL)
 
 
+def test_one_that_leaves_just_now_is_no_user(open_cache: OpenCache, place: Path) -> None:
+    cache = open_cache()
+    (place / "users" / "0badcafe").mkdir()
+    assert [user.pid for user in cache.folder.users()] == [os.getpid()]
+
+
+def test_segments_of_no_use_that_are_gone_are_forgotten(open_cache: OpenCache, place: Path) -> None:
+    other = open_cache(Numbers(("c",), name="others"))
+    for record in range(40):
+        add(other, record, name="others")
+    other.seal()
+    cache = open_cache()
+    assert cache._useless.keys() == {path.name for path in sealed(place)} != set()
+    cache.folder.evict(cache.folder.names())
+    cache.refresh()
+    assert cache._useless == {}
+
+
 def test_what_cannot_be_kept_is_remembered(open_cache: OpenCache) -> None:
     shelf = open_cache().shelf("numbers")
     assert not shelf.has(4, 1)
