@@ -24,8 +24,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def hang_ups_noted() -> Iterator[list[int]]:
-    """SIGHUP does no more than be added to what this gives, wherever no Inbox takes it: before it is there, and
-    after it."""
+    """SIGHUP is added to what this gives, and does nothing else, where no Inbox takes it: before there is
+    one, and after it."""
     noted: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
     try:

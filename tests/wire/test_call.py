@@ -281,7 +281,10 @@ def test_the_page_of_a_proxy_is_no_message(
         http.send_headers(1, [(":status", status), ("content-length", "11")])
         http.send_data(1, b"no upstream", end_stream=True)
 
-    with dial(odd_server(script)) as call, pytest.raises(CallFailed, match=f"HTTP status {status}") as failure:
+    with (
+        dial(odd_server(script)) as call,
+        pytest.raises(CallFailed, match=f"HTTP status {status}") as failure,
+    ):
         call.receive()
     assert failure.value.code() is code
 
