@@ -54,6 +54,7 @@ MAX_PREFETCH_BYTES = 1 << 30
 """Prefetch by default: 4 batches; more of small ones, so that all workers have something to do; at most 1
 GiB."""
 
+MAX_CONNECTIONS = 8
 MAX_BATCH_BYTES = 16 << 30
 """Pixels of one consumer's batch: 114,000 images of 224 pixels, more than an accelerator takes at a time."""
 
@@ -205,6 +206,7 @@ class Client:
         beside: str | Sequence[str] = (),
         rebalance: Rebalance = "now",
         compression: Choice = "none",
+        connections: int = 2,
         stall_timeout_s: float = 60.0,
         trace: bool = False,
     ) -> Stream:
@@ -243,6 +245,8 @@ class Client:
                 measures and takes whatever costs least time, chunk by chunk. Photos of uint8 lose 7 % with
                 LZ4 and 14 % with zstd (14 and 21 as yuv420), so that it pays below some 40 MB/s. A worker
                 that has not what is asked for sends pixels as they are, see `stats()`.
+            connections: most over which each worker sends pixels, in [1, 8]. One keeps a thread busy on each
+                side, which is up to 4 GB/s, or 0.8 GB/s under TLS.
             stall_timeout_s: after so many seconds without any data, `next()` raises WorkerUnavailable.
             trace: make a span of each chunk, from request to batch, by this program's OpenTelemetry tracer
                 provider; workers with `--trace` add theirs. Wants the extra "tracing".
@@ -260,6 +264,9 @@ class Client:
         rebalance = _one_of("rebalance", rebalance, Rebalance)
         near = {str(address) for address in parse_target(beside)} if beside else set()
         compression = check_choice(compression)
+        connections = integer("connections", connections, least=1)
+        if connections > MAX_CONNECTIONS:
+            raise ConfigError(f"connections must be at most {MAX_CONNECTIONS}, got {connections}")
         batch_size = integer("batch_size", batch_size, least=1)
         consumer_count = integer("consumer_count", consumer_count, least=1)
         consumer_index = integer("consumer_index", consumer_index)
@@ -368,6 +375,7 @@ class Client:
                 rebalance=rebalance,
                 watched=watched,
                 compression=compression,
+                connections=connections,
                 stall_timeout_s=stall_timeout_s,
                 spans=spans,
                 credentials=self._credentials,

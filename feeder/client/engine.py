@@ -81,6 +81,7 @@ class Engine:
         depth: int,
         transport: Transport,
         compression: Choice,
+        connections: int,
         stall_timeout_s: float,
         beside: Collection[str] = (),
         rebalance: Rebalance = "now",
@@ -93,6 +94,7 @@ class Engine:
         self.sound = True
         self._depth = depth
         self._compression: Choice = compression
+        self._connections = connections
         self._credentials = credentials
         self._spans = spans
         self._opening = opening
@@ -416,6 +418,7 @@ class Engine:
             missed,
             self._spans,
             self._credentials,
+            self._connections,
         )
 
     # With the lock held.

@@ -1,4 +1,4 @@
-"""One worker's connection: dial, check, feed, and dial again, on one thread of its own."""
+"""One worker's stream: dial, check, feed, and dial again, on one thread of its own; others carry a part."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 
 import feeder
 from feeder.client.batch import Landing
+from feeder.client.carriers import Carriers
 from feeder.client.compression import Choice, Chooser, unpack
 from feeder.client.diagnosis import diagnose
 from feeder.client.report import send_requests
@@ -125,13 +126,14 @@ class Link:
         missed: that it is not there was said already.
         spans: makes what is told of each chunk's way; None: nobody is.
         credentials: what the worker is shown; None: what the environment says.
+        connections: most over which it sends pixels.
 
     Attributes:
         name: the worker's address.
         reconnects: connections that were opened after the first.
         compression: of the last chunk that it sent; None before the first.
         saved_bytes: of pixels that need not come, thanks to compression.
-        land_s: processor time of the thread, which receives and unpacks, up to the last reply.
+        land_s: processor time of receiving and unpacking up to the last reply, of each connection on average.
         error: why there is no connection; None while there is one, and after `stop` ended it.
         refused_since_s: when the worker began to say no; None if its last word was another.
         duplicate: its "no" was that another session of this job and consumer lives.
@@ -147,6 +149,7 @@ class Link:
         missed: bool = False,
         spans: Callable[[str], Spans] | None = None,
         credentials: Credentials | None = None,
+        connections: int = 1,
     ) -> None:
         self.name = str(address)
         self.reconnects = 0
@@ -172,6 +175,9 @@ class Link:
         self._missed = missed
         self._credentials = credentials or Credentials.from_environment()
         self._diagnosed_s = -math.inf
+        self._most = connections
+        self._carriers = Carriers(self._dial, self._receive, f"feeder-carry-{self.name}")
+        self._landing = threading.Lock()  # guards what each connection counts
         # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
         # because `stop` may run inside a garbage collection, where only its put is safe. None ends the
         # client's side.
@@ -182,6 +188,11 @@ class Link:
         """Starts to dial."""
         self._thread.start()
 
+    @property
+    def connections(self) -> int:
+        """Over which it sends pixels now; 0 while it is not connected."""
+        return 0 if self.error is not None else 1 + self._carriers.count
+
     def stop(self) -> None:
         """Ends the connection soon, without waiting; safe anywhere, takes no lock."""
         self._stopped = True
@@ -190,6 +201,7 @@ class Link:
         call = self._call
         if call is not None:
             call.cancel()
+        self._carriers.cancel()
 
     def join(self, timeout_s: float) -> None:
         """Waits until the thread and its sockets are gone, after `stop`."""
@@ -279,9 +291,7 @@ class Link:
 
     def _feed(self, requests: SimpleQueue[bytes | None], info: WorkerInfo) -> None:
         opening = replace(self._opening, arena=self._events.offer(self.name, info))
-        with Call(
-            self._address, FEED, user_agent=f"feeder/{feeder.__version__}", credentials=self._credentials
-        ) as call:
+        with self._dial() as call:
             self._hold(call)
             requests.put(encode_request(opening))
             self._reports = False
@@ -293,18 +303,31 @@ class Link:
             )
             sender.start()
             try:
-                while (size := call.receive()) is not None:
-                    self._receive(call, size)
-                    self.land_s = time.thread_time()
+                with self._carriers.beside(call):
+                    self._receive(call)
             finally:
                 requests.put(None)
                 call.cancel()
                 sender.join()
 
+    def _dial(self) -> Call:
+        agent = f"feeder/{feeder.__version__}"
+        return Call(self._address, FEED, user_agent=agent, credentials=self._credentials)
+
     def _report(self) -> ClientReport | None:
         return self._events.report() if self._reports else None
 
-    def _receive(self, call: Call, size: int) -> None:
+    def _receive(self, call: Call) -> None:
+        """Takes all that comes on one connection."""
+        spent_s = time.thread_time()
+        while (size := call.receive()) is not None:
+            self._take(call, size)
+            now_s = time.thread_time()
+            with self._landing:
+                self.land_s += (now_s - spent_s) / (1 + self._carriers.count)
+            spent_s = now_s
+
+    def _take(self, call: Call, size: int) -> None:
         start = call.read(CHUNK_START_BYTES)
         reply: Reply | None = parse_chunk_start(start, size)
         if reply is None:
@@ -327,6 +350,8 @@ class Link:
             self.reconnects += self._connections > 0
             self._connections += 1
             self.error, self.refused_since_s, self.duplicate = None, None, False
+            if reply.join and not reply.arena:
+                self._carriers.start(reply.join, self._most - 1)
         else:
             self._events.replied(self.name, reply)
         if self._spans is not None and isinstance(reply, Chunk | Failed):
@@ -357,9 +382,10 @@ class Link:
             self._events.given_up(landing)
             raise
         pixel_bytes = sum(map(len, landing.places))
-        self.compression = chunk.compression
-        self.saved_bytes += pixel_bytes - chunk.pixel_bytes
-        self._chooser.came(chunk.compression, pixel_bytes, chunk.pixel_bytes, wire_s, packing_s)
+        with self._landing:
+            self.compression = chunk.compression
+            self.saved_bytes += pixel_bytes - chunk.pixel_bytes
+            self._chooser.came(chunk.compression, pixel_bytes, chunk.pixel_bytes, wire_s, packing_s)
         self._events.landed(self.name, chunk, landing)
 
     def _spoiled(self, chunk: Chunk, reason: str) -> None:

@@ -39,6 +39,7 @@ class WorkerStats:
             "grpc"; empty before it was connected.
         beside: it is on this host, see `beside` of `Client.stream`.
         late_after_s: silence after which what it owes is asked from others, too.
+        connections: over which it sends pixels, or would if they did not come otherwise; 0 while it is down.
         compression: of the last chunk that it sent: "none", "lz4" or "zstd"; empty before.
         saved_bytes: of pixels that it need not send, thanks to compression.
     """
@@ -54,6 +55,7 @@ class WorkerStats:
     transport: str
     beside: bool
     late_after_s: float
+    connections: int
     compression: str
     saved_bytes: int
 
@@ -236,6 +238,7 @@ class Stream(Iterator[Batch]):
                 transport=transports.get(name, ""),
                 beside=view.beside,
                 late_after_s=view.late_after_s,
+                connections=link.connections,
                 compression="" if link.compression is None else link.compression.name.lower(),
                 saved_bytes=link.saved_bytes,
             )

@@ -29,6 +29,7 @@ from feeder.wire.messages import (
     Draining,
     Failed,
     FailureKind,
+    Join,
     Open,
     Opened,
     Packed,
@@ -175,6 +176,8 @@ def encode_request(request: Request) -> bytes:
             arena=request.arena,
         )
         return pb.FeedRequest(open=message).SerializeToString()
+    if isinstance(request, Join):
+        return pb.FeedRequest(join=pb.Join(key=request.key)).SerializeToString()
     if isinstance(request, ClientReport):
         return pb.FeedRequest(report=report_to_proto(request)).SerializeToString()
     chunk = pb.ChunkRequest(
@@ -233,6 +236,8 @@ def parse_request(data: bytes) -> Request:
         )
     if kind == "report":
         return report_from_proto(message.report)
+    if kind == "join":
+        return Join(message.join.key)
     raise ProtocolError("a FeedRequest without any known kind came: is the client of a newer version?")
 
 
@@ -263,6 +268,7 @@ def encode_reply(reply: Opened | Failed | Draining) -> bytes:
             arena=reply.arena,
             compressions=[_NAMES[kind] for kind in reply.compressions],
             reports=reply.reports,
+            join=reply.join,
         )
         return pb.FeedReply(opened=opened).SerializeToString()
     if isinstance(reply, Failed):
@@ -314,6 +320,7 @@ def parse_reply(data: bytes) -> Reply:
             opened.arena,
             tuple(kind for kind in known if kind is not None),
             opened.reports,
+            opened.join,
         )
     if kind == "draining":
         return Draining()

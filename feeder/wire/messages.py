@@ -23,6 +23,7 @@ __all__ = [
     "Draining",
     "Failed",
     "FailureKind",
+    "Join",
     "Open",
     "Opened",
     "Packed",
@@ -74,6 +75,13 @@ class Open:
     job: str = ""
     protocol: int = PROTOCOL
     arena: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """First and only message of a call that carries answers of another; `key` is what Opened said there."""
+
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +140,15 @@ class ClientReport:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The stream is open; at most `max_outstanding` requests may be unanswered at a time, name destinations
-    if `arena`, and ask for `compressions`; whether the worker takes `reports`."""
+    if `arena`, and ask for `compressions`; whether the worker takes `reports`. Further calls that say `join`
+    may carry its answers, too; empty: none may."""
 
     worker_id: str
     max_outstanding: int
     arena: bool = False
     compressions: tuple[Compression, ...] = ()
     reports: bool = False
+    join: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,5 +218,5 @@ class Draining:
     """The worker wants to go: it answers what it owes, and asks for no more requests."""
 
 
-Request: TypeAlias = Open | ChunkRequest | ClientReport
+Request: TypeAlias = Open | Join | ChunkRequest | ClientReport
 Reply: TypeAlias = Opened | Chunk | Failed | Draining

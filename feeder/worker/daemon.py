@@ -180,7 +180,7 @@ class _Worker:
         if config.tls_cert is not None and (reason := check_dates(config.tls_cert, datetime.now(UTC))):
             log.warning("no client will connect: the certificate %s", reason)
         refusals = Refusals()
-        most = config.max_streams + SPARE_CONNECTIONS
+        most = 2 * config.max_streams + SPARE_CONNECTIONS  # each may have another to carry its answers
         self._front = Front(
             config.listen,
             self._server,

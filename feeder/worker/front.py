@@ -48,7 +48,7 @@ HELLO_S = 3.0
 HANDSHAKE_S = 5.0
 
 SPARE_CONNECTIONS = 256
-"""Connections beyond one a stream: for Describe, health, reflection, and streams that are refused."""
+"""Connections beyond those of streams: for Describe, health, reflection, and streams that are refused."""
 
 REFUSALS = 16
 """Connections that are told at a time that there are too many; more are closed without a word."""

@@ -198,6 +198,7 @@ class Pipeline:
 
     def answers(self, stream: Stream, pace: Pace | None = None) -> Iterator[bytes]:
         """The FeedReplies of an open stream, until it ends; each counts as sent when the next is asked for.
+        Several calls may carry them, each the next one that is there.
 
         Args:
             pace: what the stream may be sent of; chunks wait for it.
@@ -206,34 +207,40 @@ class Pipeline:
             FeederError: what the stream failed with.
         """
         while (answer := stream.next(lambda: self._owes(stream))) is not None:
-            if answer.job is None:
-                yield answer.data
-                continue
-            if pace is not None and (delay_s := pace.delay_s(answer.images)):
-                stream.pause(delay_s)
-            with self._lock:
-                self._scheduler.answered(answer.job)
-                if answer.images:
-                    self._stages.leave(answer.job, "make", answer.made_s)
+            try:
+                yield from self._send(stream, answer, pace)
+            finally:
+                stream.sent()
+
+    def _send(self, stream: Stream, answer: Answer, pace: Pace | None) -> Iterator[bytes]:
+        if answer.job is None:
             yield answer.data
-            with self._lock:
-                self._scheduler.sent(answer.job)
-                self._wake_reader()
-                if answer.images:
-                    self._stages.leave(answer.job, "send", time.perf_counter())
-                    opened = self._open.get(stream.number)
-                    if opened is not None:
-                        opened.served.chunks += 1
-                        opened.served.images += answer.images
-                    self._counters.images += answer.images
-                    self._counters.chunks += 1
-                    self._counters.bytes_sent += len(answer.data)
-                    self._counters.bytes_placed += answer.placed_bytes
-                    if answer.shared_bytes:
-                        self._counters.images_shared += answer.images
-                        self._counters.bytes_shared += answer.shared_bytes
-            if answer.job.request.trace and self._spans is not None:
-                self._spans.sent(answer.job, failed=not answer.images)
+            return
+        if pace is not None and (delay_s := pace.delay_s(answer.images)):
+            stream.pause(delay_s)
+        with self._lock:
+            self._scheduler.answered(answer.job)
+            if answer.images:
+                self._stages.leave(answer.job, "make", answer.made_s)
+        yield answer.data
+        with self._lock:
+            self._scheduler.sent(answer.job)
+            self._wake_reader()
+            if answer.images:
+                self._stages.leave(answer.job, "send", time.perf_counter())
+                opened = self._open.get(stream.number)
+                if opened is not None:
+                    opened.served.chunks += 1
+                    opened.served.images += answer.images
+                self._counters.images += answer.images
+                self._counters.chunks += 1
+                self._counters.bytes_sent += len(answer.data)
+                self._counters.bytes_placed += answer.placed_bytes
+                if answer.shared_bytes:
+                    self._counters.images_shared += answer.images
+                    self._counters.bytes_shared += answer.shared_bytes
+        if answer.job.request.trace and self._spans is not None:
+            self._spans.sent(answer.job, failed=not answer.images)
 
     def drain(self) -> None:
         """Tells every stream that the worker wants to go; each ends once nothing is owed."""

@@ -17,7 +17,7 @@ from feeder.decode import Decoder
 from feeder.errors import Closed, FeederError, ProtocolError, WorkersDisagree
 from feeder.wire import PROTOCOL, SERVICE
 from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
-from feeder.wire.messages import ClientReport, Open, Opened
+from feeder.wire.messages import ClientReport, Join, Open, Opened
 from feeder.wire.serve import CallContext, ServedCall
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
@@ -26,6 +26,7 @@ from feeder.worker.arenas import Arenas
 from feeder.worker.caching import Caching, EncodedCaching
 from feeder.worker.catalog import Catalog
 from feeder.worker.gate import Gate
+from feeder.worker.joins import Joins
 from feeder.worker.packing import CODECS
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
@@ -77,6 +78,7 @@ class FeederServicer:
         self._arenas = arenas
         self._encoded = encoded
         self._gate = gate or Gate()
+        self._joins = Joins(sessions.max_streams)
         self._started_s = time.monotonic()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -189,12 +191,15 @@ class FeederServicer:
             ).start()
             arena = stream.wait_opened(OPEN_DEADLINE_S)
             most = self._pipeline.max_outstanding
-            yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), reports=True))
-            yield from self._pipeline.answers(stream, grant.pace)
+            key = self._joins.offer(stream) if stream.of is stream else b""
+            yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), True, key))
+            yield from self._pipeline.answers(stream.of, grant.pace)
         except Closed:
             return  # the client is gone, there is nobody to tell
         except FeederError as error:
-            if ticket.opening is None:  # strangers can have as many of these as they like
+            if stream.of is not stream:
+                pass  # the call that it joined tells
+            elif ticket.opening is None:  # strangers can have as many of these as they like
                 self._gate.refused(context, error)
             else:
                 log.info("stream %d: %s", ticket.number, error, extra=stream.names)
@@ -280,11 +285,16 @@ class FeederServicer:
         try:
             for data in requests:
                 request = parse_request(data)
-                if isinstance(request, Open) == opened:
-                    raise ProtocolError("Open must be the first message of a stream, and come once")
+                if isinstance(request, Open | Join) == opened:
+                    raise ProtocolError("Open or Join must be the first message of a call, and come once")
+                opened = True
                 if isinstance(request, Open):
                     self._open(request, stream, ticket, context, grant)
-                    opened = True
+                elif isinstance(request, Join):
+                    stream.opened(of=self._joins.join(request.key, stream))
+                    self._sessions.leave(ticket)  # it is no stream of its own
+                elif stream.of is not stream:
+                    raise ProtocolError("a call that joined another takes nothing but Join")
                 elif isinstance(request, ClientReport):
                     self._pipeline.report(stream, request)
                 else:
@@ -309,6 +319,7 @@ class FeederServicer:
             if not ended.acquire(blocking=False):
                 return
             stream.close()
+            self._joins.forget(stream)
             self._pipeline.close_stream(stream)
             self._sessions.leave(ticket)
             self._datasets.give_back(ticket.number)

@@ -46,23 +46,27 @@ class _Count(NamedTuple):
 
 
 class Stream:
-    """Collects answers for the thread that sends them; ends once, for whatever reason comes first.
+    """Collects answers for the threads that send them; ends once, for whatever reason comes first.
 
     Holds at most one answer for each request that is unanswered, and two more: the scheduler sees to that.
 
     Attributes:
         number: unique in this process.
+        of: whose answers this call carries, once it is open: its own, or those of another.
         names: what lines of the log say of it beside their message; its session and job once they are known.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.names: dict[str, object] = {"stream": number}
-        self._changed = threading.Condition()
+        self.of = self
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        #: What those who send wait for: one of them is woken for each answer, all for the end.
+        self._due = threading.Condition(self._lock)
         self._opened = False
         self._arena = False
         self._answers: deque[Answer] = deque()
-        self._sending = False
         # One attribute each, so that who reads it without the lock never sees half of a change.
         self._unsent = _Count()
         self._paced = _Count()
@@ -85,21 +89,21 @@ class Stream:
         """What answers waited so far."""
         return Spent(self._unsent.later().sum_s, self._paced.later().sum_s)
 
-    def opened(self, *, arena: bool = False) -> None:
-        """The client's Open was accepted, with its arena or without."""
-        with self._changed:
-            self._opened, self._arena = True, arena
+    def opened(self, *, arena: bool = False, of: Stream | None = None) -> None:
+        """The client's Open was accepted, with its arena or without; or its Join, for those `of` another."""
+        with self._lock:
+            self._opened, self._arena, self.of = True, arena, of or self
             self._changed.notify_all()
 
     def wait_opened(self, timeout_s: float) -> bool:
-        """Waits until the client's Open was accepted; returns whether its arena was, too.
+        """Waits until the client's first message was accepted; returns whether its arena was, too.
 
         Raises:
             ProtocolError: the client ended its side before, or sent nothing in time.
             Closed: the call ended.
             FeederError: what `fail` was told.
         """
-        with self._changed:
+        with self._lock:
             in_time = self._changed.wait_for(
                 lambda: self._opened or self._error or self._finishing or self._closed, timeout_s
             )
@@ -109,44 +113,54 @@ class Stream:
                 raise Closed("the call ended before the stream was open")
             if not self._opened:
                 what = "the client ended its side" if in_time else f"nothing came within {timeout_s:g} s"
-                raise ProtocolError(f"the first message must be Open: {what}")
+                raise ProtocolError(f"the first message must be Open or Join: {what}")
             return self._arena
 
     def pause(self, delay_s: float) -> None:
         """Waits for so long, or until nobody waits for answers any more."""
-        with self._changed:
+        with self._lock:
             self._paced = self._paced.later(+1)
             self._changed.wait_for(lambda: self._closed or self._error, delay_s)
             self._paced = self._paced.later(-1)
 
     def put(self, answer: Answer) -> None:
         """An answer is ready to be sent."""
-        with self._changed:
+        with self._lock:
             self._answers.append(answer)
             self._unsent = self._unsent.later(+1)
-            self._changed.notify_all()
+            self._due.notify()
+
+    def sent(self) -> None:
+        """An answer that `next` gave is with the socket, or will never be."""
+        with self._lock:
+            self._unsent = self._unsent.later(-1)
 
     def finish(self) -> None:
         """No more requests will come, or be waited for: the stream ends once nothing is owed."""
-        with self._changed:
+        with self._lock:
             self._finishing = True
-            self._changed.notify_all()
+            self._wake_all()
 
     def fail(self, error: FeederError) -> None:
         """The stream ends with an error, before any answer that waits."""
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._wake_all()
 
     def close(self) -> None:
-        """The call is over; answers that wait are dropped."""
-        with self._changed:
+        """The call is over; answers that wait are dropped. So is whoever it carried answers of: some of them
+        may be lost."""
+        with self._lock:
             self._closed = True
+            self._unsent = self._unsent.later(-len(self._answers))
             self._answers.clear()
-            self._changed.notify_all()
+            self._wake_all()
+            of = self.of
+        if of is not self:
+            of.close()
 
     def next(self, owes: Callable[[], bool]) -> Answer | None:
-        """Waits for the next answer to send, as the one before is sent; None when the stream ends.
+        """Waits for the next answer to send; None when the stream ends. Any number of threads may send.
 
         Args:
             owes: whether any request is unanswered, asked anew whenever something changed.
@@ -154,14 +168,18 @@ class Stream:
         Raises:
             FeederError: what `fail` was told.
         """
-        with self._changed:
-            self._unsent = self._unsent.later(-self._sending)
-            self._sending = False
+        with self._lock:
             # Without a deadline: each way in which a call ends, gRPC's keepalive included, leads to `close`.
-            self._changed.wait_for(
+            self._due.wait_for(
                 lambda: self._answers or self._error or self._closed or (self._finishing and not owes())
             )
             if self._error is not None:
                 raise self._error
-            self._sending = bool(self._answers)
-            return self._answers.popleft() if self._sending else None
+            if self._answers:
+                return self._answers.popleft()
+            self._due.notify_all()  # the last answer was given to one thread, and others wait for more
+            return None
+
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        self._due.notify_all()

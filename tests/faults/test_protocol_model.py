@@ -95,6 +95,7 @@ class FakeLink:
         missed: bool = False,
         spans: Any = None,
         credentials: Any = None,
+        connections: int = 1,
     ) -> None:
         self.name = str(address)
         self.error = self.refused_since_s = None
@@ -233,6 +234,7 @@ class Protocol(RuleBasedStateMachine):
             depth=DEPTH,
             transport=transport,
             compression="none",
+            connections=2,
             stall_timeout_s=1e6,
             rebalance=rebalance,
         )

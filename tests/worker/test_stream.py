@@ -50,7 +50,7 @@ def test_requests_that_came_during_the_wait_are_owed() -> None:
     thread.join()
 
 
-def test_what_is_unsent_is_counted_until_the_next_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_unsent_is_counted_until_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr("feeder.worker.stream.time", SimpleNamespace(perf_counter=lambda: now.s))
     stream = Stream(1)
@@ -62,12 +62,46 @@ def test_what_is_unsent_is_counted_until_the_next_is_wanted(monkeypatch: pytest.
     assert stream.next(lambda: True) == Answer(b"a")
     now.s += 1  # one waits, and one is being sent
     assert (stream.unsent, stream.spent.unsent_s) == (2, 5.0)
+    stream.sent()
     assert stream.next(lambda: True) == Answer(b"b")
     now.s += 1
+    stream.sent()
     stream.finish()
     assert stream.next(lambda: False) is None
     now.s += 1
     assert (stream.unsent, stream.spent.unsent_s) == (0, 6.0)
+
+
+def test_several_senders_get_each_answer_once_and_all_end() -> None:
+    stream, owed, got = Stream(1), set(range(200)), []
+
+    def send() -> None:
+        while (answer := stream.next(lambda: bool(owed))) is not None:
+            got.append(int(answer.data))
+            owed.discard(int(answer.data))
+            stream.sent()
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        stream.put(Answer(b"%d" % number))
+    stream.finish()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert sorted(got) == list(range(200))
+    assert stream.unsent == 0
+
+
+def test_a_call_that_carries_answers_of_another_ends_with_it() -> None:
+    first, second = Stream(1), Stream(2)
+    second.opened(of=first)
+    assert second.wait_opened(60) is False
+    assert second.of is first
+    second.close()
+    assert first.closed
+    assert first.next(lambda: True) is None
 
 
 def test_an_error_comes_before_answers() -> None:

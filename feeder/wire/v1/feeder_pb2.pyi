@@ -272,14 +272,22 @@ class Counters(_message.Message):
     def __init__(self, images: _Optional[int] = ..., chunks: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bad_records: _Optional[int] = ..., storage_retries: _Optional[int] = ..., read_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., seek_used: _Optional[int] = ..., seek_learned: _Optional[int] = ..., seek_refused: _Optional[int] = ..., seek_torn: _Optional[int] = ..., seek_dropped: _Optional[int] = ..., bytes_placed: _Optional[int] = ..., store_requests: _Optional[int] = ..., store_merged: _Optional[int] = ..., images_shared: _Optional[int] = ..., bytes_shared: _Optional[int] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("open", "chunk", "report")
+    __slots__ = ("open", "chunk", "report", "join")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
     open: Open
     chunk: ChunkRequest
     report: ClientReport
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ...) -> None: ...
+    join: Join
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., chunk: _Optional[_Union[ChunkRequest, _Mapping]] = ..., report: _Optional[_Union[ClientReport, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    def __init__(self, key: _Optional[bytes] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("protocol", "session", "job", "consumer_index", "consumer_count", "spec", "fingerprint", "pixel_fingerprint", "arena")
@@ -374,18 +382,20 @@ class FeedReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., failed: _Optional[_Union[ChunkFailed, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("worker_id", "max_outstanding", "arena", "compressions", "reports")
+    __slots__ = ("worker_id", "max_outstanding", "arena", "compressions", "reports", "join")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
     COMPRESSIONS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     max_outstanding: int
     arena: bool
     compressions: _containers.RepeatedScalarFieldContainer[Compression]
     reports: bool
-    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ..., reports: bool = ...) -> None: ...
+    join: bytes
+    def __init__(self, worker_id: _Optional[str] = ..., max_outstanding: _Optional[int] = ..., arena: bool = ..., compressions: _Optional[_Iterable[_Union[Compression, str]]] = ..., reports: bool = ..., join: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("id", "records", "labels", "status", "bad", "placed", "compression", "packing_s", "pixels")

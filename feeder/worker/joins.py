@@ -1,0 +1,71 @@
+"""Calls that carry answers of a stream which is open on another connection.
+
+One connection is one thread that sends and one that receives, and each wakes the other: two of each keep both
+sides at work where one moves fewer bytes than the machine can.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import grpc
+
+from feeder.errors import Closed
+from feeder.wire.status import Refusal
+from feeder.worker.stream import Stream
+
+__all__ = ["Joins"]
+
+KEY_BYTES = 16
+
+
+class Joins:
+    """Who may carry whose answers; safe to use from any thread.
+
+    Args:
+        most: calls that carry answers of others, at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._streams: dict[bytes, Stream] = {}
+        self._carriers: set[Stream] = set()
+
+    def offer(self, stream: Stream) -> bytes:
+        """A key by which other calls may carry the answers of `stream`, until it is forgotten."""
+        key = secrets.token_bytes(KEY_BYTES)
+        with self._lock:
+            if not stream.closed:  # else it was forgotten already
+                self._streams[key] = stream
+        return key
+
+    def join(self, key: bytes, call: Stream) -> Stream:
+        """Whose answers a call carries from now on.
+
+        Raises:
+            Refusal: the key is of no live stream, or there are too many such calls already.
+            Closed: the call ended meanwhile.
+        """
+        with self._lock:
+            stream = self._streams.get(key)
+            if stream is None:
+                raise Refusal(grpc.StatusCode.NOT_FOUND, "no live stream has the key of this Join")
+            if len(self._carriers) >= self._most:
+                raise Refusal(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"connection {len(self._carriers) + 1} beyond the first of a stream refused: "
+                    f"--max-streams is {self._most}",
+                )
+            if call.closed:
+                raise Closed("the call ended before it had joined")
+            self._carriers.add(call)
+            return stream
+
+    def forget(self, call: Stream) -> None:
+        """A call is over, whatever it was."""
+        with self._lock:
+            self._carriers.discard(call)
+            for key in [key for key, stream in self._streams.items() if stream is call]:
+                del self._streams[key]
