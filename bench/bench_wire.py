@@ -31,12 +31,16 @@ FEEDER = "feeder"
 FEEDER_TLS = "feeder (TLS)"
 BARE = "bare sockets"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    FEEDER: ("wire_feeder.py", {}),
-    FEEDER_TLS: ("wire_feeder.py", {"tls": True}),
-    BARE: ("wire_raw.py", {}),
-    "Arrow Flight": ("wire_flight.py", {}),
-    "grpc.aio": ("wire_aio.py", {"tuned": True}),
-    "grpc.aio, its defaults": ("wire_aio.py", {"tuned": False}),
+    FEEDER: ("wire_feeder.py", {"connections": 2}),
+    "feeder, one connection": ("wire_feeder.py", {"connections": 1}),
+    FEEDER_TLS: ("wire_feeder.py", {"connections": 2, "tls": True}),
+    BARE: ("wire_raw.py", {"connections": 2}),
+    "bare sockets, one connection": ("wire_raw.py", {"connections": 1}),
+    "Arrow Flight": ("wire_flight.py", {"connections": 1}),
+    "Arrow Flight, two connections": ("wire_flight.py", {"connections": 2}),
+    "grpc.aio": ("wire_aio.py", {"connections": 1, "tuned": True}),
+    "grpc.aio, two connections": ("wire_aio.py", {"connections": 2, "tuned": True}),
+    "grpc.aio, its defaults": ("wire_aio.py", {"connections": 1, "tuned": False}),
 }
 """Script of each, and what it is told besides."""
 

@@ -30,8 +30,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-BUFFERS = 5
-"""Batches of memory that a consumer of the wire bench fills in turn: four ready and one in use."""
+READY_BATCHES = 4
+"""That a consumer of the wire bench has asked for or ready, as feeder's client by default."""
+
+BUFFERS = READY_BATCHES + 1
+"""Batches of memory that it fills in turn: one is in use."""
 
 
 class Handler(Protocol):
@@ -49,6 +52,11 @@ def versions(*distributions: str) -> dict[str, str]:
     return {"python": ".".join(map(str, sys.version_info[:3]))} | {
         name: metadata.version(name) for name in distributions
     }
+
+
+def counted(connections: int) -> str:
+    """How many there are, for a note."""
+    return "one connection" if connections == 1 else f"{connections} connections"
 
 
 def arguments(description: str, variants: tuple[str, ...] = ()) -> argparse.Namespace:

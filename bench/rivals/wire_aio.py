@@ -4,13 +4,14 @@ settings or gRPC's own."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import grpc
 import numpy as np
-from protocol import BatchesReceived, arguments, serve, versions
+from protocol import BatchesReceived, arguments, counted, serve, versions
 
 from feeder.wire.channel import CLIENT_OPTIONS, SERVER_OPTIONS
 
@@ -21,6 +22,9 @@ CHUNK_IMAGES = 32
 
 DEFAULTS = (("grpc.max_receive_message_length", -1),)
 """Without it, no message of more than 4 MiB is taken."""
+
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+"""Channels to one address share a connection otherwise."""
 
 
 class Server:
@@ -46,7 +50,7 @@ class Server:
 
     async def _feed(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for request in requests:
-            for number in range(int(request)):
+            for number in range(*map(int, request.split())):
                 yield self._chunks[number % len(self._chunks)]
 
 
@@ -54,10 +58,12 @@ class Consumer(BatchesReceived):
     """Copies each chunk to its place in a batch."""
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the request: port, shape of a batch, number of different batches; tuned, as the server's."""
+        """Keeps the request: port, shape of a batch, number of different batches, connections; tuned, as the
+        server's."""
         self.prepare(request)
         settings = "feeder's gRPC settings" if request["tuned"] else "gRPC's own settings"
-        return {"note": f"chunks of 32 images, {settings}", "versions": versions("grpcio")}
+        note = f"chunks of 32 images, {counted(request['connections'])}, {settings}"
+        return {"note": note, "versions": versions("grpcio")}
 
     def batches(self, count: int) -> Iterator[np.ndarray]:
         """A new call for `count` batches."""
@@ -71,16 +77,28 @@ class Consumer(BatchesReceived):
             loop.close()
 
     async def _receive(self, count: int) -> Any:
-        chunks = self.shape[0] // CHUNK_IMAGES
+        chunks, connections = self.shape[0] // CHUNK_IMAGES, self.request["connections"]
         target = f"127.0.0.1:{self.request['port']}"
-        options = CLIENT_OPTIONS if self.request["tuned"] else DEFAULTS
-        async with grpc.aio.insecure_channel(target, options=options) as channel:
-            call = channel.stream_stream(METHOD)(iter([b"%d" % (count * chunks)]))
+        options = (CLIENT_OPTIONS if self.request["tuned"] else DEFAULTS) + OWN_CONNECTION
+        async with contextlib.AsyncExitStack() as stack:
+            calls = []
+            for first in range(connections):
+                channel = await stack.enter_async_context(grpc.aio.insecure_channel(target, options=options))
+                wanted = iter([b"%d %d %d" % (first, count * chunks, connections)])
+                calls.append(channel.stream_stream(METHOD)(wanted))
             for number in range(count):
                 batch = self.buffer(number)
-                for place in batch.reshape(chunks, -1):
-                    place[:] = np.frombuffer(await call.read(), np.uint8)
+                await asyncio.gather(
+                    *(self._fill(calls, number * chunks, batch, first) for first in range(connections))
+                )
                 yield batch
+
+    async def _fill(self, calls: Sequence[Any], begin: int, batch: np.ndarray, first: int) -> None:
+        """The chunks of a batch that come on one connection; `begin` is the number of its first chunk."""
+        places = batch.reshape(batch.shape[0] // CHUNK_IMAGES, -1)
+        for number, place in enumerate(places, begin):
+            if number % len(calls) == first:
+                place[:] = np.frombuffer(await calls[first].read(), np.uint8)
 
 
 if __name__ == "__main__":
