@@ -463,13 +463,14 @@ class Engine:
     def _send(self, now: float) -> None:
         if self._closed:
             return
+        asked: dict[str, list[ChunkRequest]] = {}
         for request in self._session.poll(now):
-            step = request.step
-            self.links[request.worker].ask(
-                ChunkRequest(
-                    request.id, step.epoch, step.taken, request.slots, self.making.destination(request)
-                )
+            step, place = request.step, self.making.destination(request)
+            asked.setdefault(request.worker, []).append(
+                ChunkRequest(request.id, step.epoch, step.taken, request.slots, place)
             )
+        for name, requests in asked.items():
+            self.links[name].ask(requests)
 
     def _trouble(self, now: float, stalled_s: float) -> FeederError | None:
         """Why waiting on makes no sense."""

@@ -8,7 +8,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -178,9 +178,8 @@ class Link:
         self._most = connections
         self._carriers = Carriers(self._dial, self._receive, f"feeder-carry-{self.name}")
         self._landing = threading.Lock()  # guards what each connection counts
-        # Holds at most the worker's max_outstanding requests: the session asks for no more. A SimpleQueue
-        # because `stop` may run inside a garbage collection, where only its put is safe. None ends the
-        # client's side.
+        # For a thread that may wait for the socket. A SimpleQueue because `stop` may run inside a garbage
+        # collection, where only its put is safe. None ends the client's side.
         self._requests: SimpleQueue[bytes | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"feeder-link-{self.name}", daemon=True)
 
@@ -208,13 +207,20 @@ class Link:
         if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
 
-    def ask(self, request: ChunkRequest) -> None:
-        """Sends a request; one made for a connection that was lost meanwhile goes nowhere."""
+    def ask(self, requests: Iterable[ChunkRequest]) -> None:
+        """Sends requests without waiting; those made for a connection that was lost meanwhile go nowhere."""
+        call = self._call
+        if isinstance(call, Call):
+            with contextlib.suppress(CallFailed):  # the receiving thread meets it, too
+                if not call.post(*map(self._encoded, requests)):
+                    self._requests.put(b"")  # has the rest sent by who may wait
+
+    def _encoded(self, request: ChunkRequest) -> bytes:
         if request.destination is None:
             request = replace(request, compression=self._chooser.choose())
         if self._spans is not None:
             request = replace(request, trace=self._spans.asked(request))
-        self._requests.put(encode_request(request))
+        return encode_request(request)
 
     def _run(self) -> None:
         try:

@@ -122,6 +122,7 @@ def send_requests(
     """Sends what is put into the queue, until None or the end of the call, and a report now and then.
 
     Args:
+        requests: messages. An empty one has sent what `Call.post` left.
         report: what to tell the worker; None where it takes no reports.
     """
     due_s = time.monotonic() + REPORT_S

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -148,9 +149,21 @@ class Call:
             CallFailed: the connection is gone.
         """
         with self._lock:
-            for message in messages:
-                self._unsent += b"\0" + struct.pack(">I", len(message)) + message
+            self._add(messages)
         self._push()
+
+    def post(self, *messages: bytes) -> bool:
+        """Sends messages as far as that needs no waiting; returns whether the socket took all that it may be
+        given. Where it did not, `send` must follow, be it of nothing.
+
+        Raises:
+            CallFailed: the connection is gone.
+        """
+        with self._lock:
+            self._add(messages)
+            self._queue_messages()
+            self._flush()
+            return not self._outbox
 
     def done_sending(self) -> None:
         """No message follows.
@@ -223,6 +236,10 @@ class Call:
         self._socket.close()
 
     # Sending.
+
+    def _add(self, messages: Iterable[bytes]) -> None:
+        for message in messages:
+            self._unsent += b"\0" + struct.pack(">I", len(message)) + message
 
     def _push(self) -> None:
         """Sends what can be sent, waiting for room in the socket."""

@@ -186,14 +186,13 @@ class ServedCall:
             self._users += 1
         while True:
             with self._changed:
-                message = self._next_message()
-                if message is None and self._half_closed:
+                messages = list(self._messages())
+                if not messages and self._half_closed:
                     return
                 self._check()
-            if message is None:
+            yield from messages
+            if not messages:
                 self._hear()
-            else:
-                yield message
 
     def hear_out(self) -> None:
         """For the thread that iterated: hears the peer until the connection ends, and drops its requests."""
@@ -427,6 +426,10 @@ class ServedCall:
         goodbye = GoAwayFrame(0, last_stream_id=STREAM, error_code=code).serialize()
         self._outbox += self._http.data_to_send() + goodbye
         return failure
+
+    def _messages(self) -> Iterator[bytes]:
+        while (message := self._next_message()) is not None:
+            yield message
 
     def _next_message(self) -> bytes | None:
         if len(self._received) < _MESSAGE_HEAD:

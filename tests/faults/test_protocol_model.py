@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -112,8 +113,8 @@ class FakeLink:
     def join(self, timeout_s: float) -> None:
         pass
 
-    def ask(self, request: ChunkRequest) -> None:
-        self.requests.append(encode_request(request))
+    def ask(self, requests: Iterable[ChunkRequest]) -> None:
+        self.requests.extend(map(encode_request, requests))
 
 
 class FakeHandover:
