@@ -40,7 +40,7 @@ from feeder.worker.memory import keep_freed_memory
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.refusals import Refusals
-from feeder.worker.reload import Reloader, Running, tls_contexts
+from feeder.worker.reload import Reloader, Running, open_tls
 from feeder.worker.servicer import FeederServicer, Identity
 from feeder.worker.sessions import SessionRegistry
 from feeder.worker.signals import RELOAD, Inbox, ended_at_once, hang_ups_noted
@@ -176,9 +176,11 @@ class _Worker:
         )
         # First of all, since it fails at once where indexing takes long.
         access = Access(config.tokens)
-        tls, http_tls = tls_contexts(config)
-        if config.tls_cert is not None and (reason := check_dates(config.tls_cert, datetime.now(UTC))):
-            log.warning("no client will connect: the certificate %s", reason)
+        tls = open_tls(config)
+        if config.tls_cert is not None and (wrong := check_dates(config.tls_cert, datetime.now(UTC))):
+            log.warning("no client will connect: the certificate %s", wrong)
+        elif tls.ends is not None:
+            log.info("the certificate is valid until %s UTC", f"{tls.ends:%Y-%m-%d %H:%M}")
         refusals = Refusals()
         most = 2 * config.max_streams + SPARE_CONNECTIONS  # each may have another to carry its answers
         self._front = Front(
@@ -187,14 +189,14 @@ class _Worker:
             FEED,
             most,
             per_host=most - OTHERS_CONNECTIONS,
-            tls=tls,
+            tls=tls.feed,
             refusals=refusals,
         )
         self.address = self._front.address
         stack.callback(self._stop)
 
         gate = Gate(access, refusals, self._front.caller)
-        self._http = self._open_http(stack, http_tls, gate, refusals)
+        self._http = self._open_http(stack, tls.http, gate, refusals)
 
         decoder = _open_decoder(threads, config.decoder)
         stack.callback(decoder.close)
@@ -239,7 +241,7 @@ class _Worker:
         )
         caches: dict[str, Filled | None] = {"cache": caching, "encoded": encoded}
         running = Running(self._front, access, catalog, self._http, self._pipeline, caches)
-        self._reloader = Reloader(config, running, open_one)
+        self._reloader = Reloader(config, tls, running, open_one)
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=self._health_pool(stack)
         )
@@ -261,9 +263,13 @@ class _Worker:
             pictures = Pictures(catalog, config.decoder)
             stack.callback(pictures.close)
             describe = servicer.describe_now
+
+            def ends() -> datetime | None:
+                return self._reloader.tls.ends
+
             self._http.serving(
-                registry_of(describe, refusals),
-                registry_of(describe, refusals, names=False),
+                registry_of(describe, refusals, ends),
+                registry_of(describe, refusals, ends, names=False),
                 describe,
                 pictures,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
@@ -59,18 +60,25 @@ CACHES = {"cache": ("", "planes"), "encoded_cache": ("encoded_", "encoded record
 
 
 def registry_of(
-    describe: Callable[[], pb.DescribeReply], refusals: Refusals | None = None, *, names: bool = True
+    describe: Callable[[], pb.DescribeReply],
+    refusals: Refusals | None = None,
+    certificate_ends: Callable[[], datetime | None] | None = None,
+    *,
+    names: bool = True,
 ) -> CollectorRegistry:
     """A registry of one worker's metrics.
 
     Args:
         describe: what the worker says of itself now; called for each scrape, on the scraper's thread.
         refusals: what it sent away, if that is counted.
+        certificate_ends: when that which it shows now ends, None where it shows none; if that is to be told.
         names: whether jobs are named.
     """
     registry = CollectorRegistry()
     if refusals is not None:
         registry.register(_Refused(refusals))
+    if certificate_ends is not None:
+        registry.register(_Certificate(certificate_ends))
     registry.register(_Described(describe, names))
     return registry
 
@@ -86,6 +94,19 @@ class _Refused(Collector):
         for reason, count in sorted(self._refusals.counts().items()):
             family.add_metric([reason], count)
         yield family
+
+
+class _Certificate(Collector):
+    def __init__(self, ends: Callable[[], datetime | None]) -> None:
+        self._ends = ends
+
+    def collect(self) -> Iterator[Metric]:
+        if (ends := self._ends()) is not None:
+            yield GaugeMetricFamily(
+                "feeder_tls_certificate_not_after_timestamp_seconds",
+                "Unix time at which the certificate ends that the worker shows.",
+                ends.timestamp(),
+            )
 
 
 class _Described(Collector):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from feeder.errors import ConfigError, FeederError
 from feeder.records import Dataset
-from feeder.wire.tls import HTTP, check_dates, server_context
+from feeder.wire.tls import HTTP, check_dates, server_context, validity
 from feeder.worker.access import Access, read_tokens
 from feeder.worker.caching import Filled
 from feeder.worker.catalog import Catalog
@@ -26,7 +26,7 @@ from feeder.worker.verdict import Verdict, telling
 if TYPE_CHECKING:
     from feeder.worker.http import HttpSide
 
-__all__ = ["Reloader", "Running", "tls_contexts"]
+__all__ = ["Reloader", "Running", "Tls", "open_tls"]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,21 @@ _OPTIONS = {
     "encoded_dir": "encoded-cache-dir",
 }
 """Of fields that are not called as their option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What connections begin with.
+
+    Attributes:
+        feed: at the gRPC port; None: with nothing.
+        http: at the HTTP port; None: with nothing.
+        ends: until when the certificate is valid; None: there is none.
+    """
+
+    feed: ssl.SSLContext | None = None
+    http: ssl.SSLContext | None = None
+    ends: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +84,23 @@ class Reloader:
 
     Args:
         config: what the worker runs with.
+        tls: that its connections begin with.
         open_dataset: opens one by its name and patterns, and sees that it can be used.
 
     Attributes:
         config: what it runs with now.
+        tls: what connections begin with now.
     """
 
     def __init__(
         self,
         config: WorkerConfig,
+        tls: Tls,
         running: Running,
         open_dataset: Callable[[str, tuple[str, ...]], Dataset],
     ) -> None:
         self.config = config
+        self.tls = tls
         self._running = running
         self._caches = {name: cache for name, cache in running.caches.items() if cache is not None}
         self._open_dataset = open_dataset
@@ -133,7 +152,7 @@ class Reloader:
         names = [*LIVE, *(name for name in self._caches if getattr(told, name) is not None)]
         changes = {name: getattr(told, name) for name in names}
         config = dataclasses.replace(self.config, **changes)  # which sees that it goes together
-        tls, http_tls = tls_contexts(config)
+        tls = open_tls(config)
         if config.tls_cert is not None and (reason := check_dates(config.tls_cert, datetime.now(UTC))):
             raise ConfigError(f"the certificate {reason}")
         entries = None if config.tokens is None else read_tokens(config.tokens)
@@ -148,14 +167,14 @@ class Reloader:
                 if self._closed:
                     raise FeederError("the worker ends")
                 if running.http is not None:
-                    running.http.change_tls(http_tls)
-                running.front.change_tls(tls)
+                    running.http.change_tls(tls.http)
+                running.front.change_tls(tls.feed)
                 running.access.change(entries)
                 running.catalog.change(datasets)
                 running.pipeline.keep(config.share_bytes)
-                before, self.config = self.config, config
+                before, self.config, self.tls = self.config, config, tls
                 undo.pop_all()
-        return self._say(before, told, tls)
+        return self._say(before, told)
 
     def _datasets(self, wanted: Mapping[str, tuple[str, ...]], undo: ExitStack) -> dict[str, Dataset]:
         datasets = {}
@@ -167,15 +186,17 @@ class Reloader:
                 undo.callback(datasets[name].close)
         return datasets
 
-    def _say(self, before: WorkerConfig, told: WorkerConfig, tls: ssl.SSLContext | None) -> Verdict:
+    def _say(self, before: WorkerConfig, told: WorkerConfig) -> Verdict:
         """Also has the new level of the log hold; what is said here is logged where either has it logged."""
         now = self.config
         names = [field.name for field in dataclasses.fields(WorkerConfig)]
         changed = [name for name in names if getattr(before, name) != getattr(now, name)]
         waiting = [name for name in names if getattr(now, name) != getattr(told, name)]
-        files = {"certificates": tls is not None, "tokens": now.tokens is not None}
+        files = {"certificates": now.tls_cert is not None, "tokens": now.tokens is not None}
         read = [name for name, there in files.items() if there]
         taken = f"reloaded{_list(', read again: ', read)}{_list('; changed: ', changed)}"
+        if (ends := self.tls.ends) is not None:
+            taken += f"; the certificate is valid until {ends:%Y-%m-%d %H:%M} UTC"
         restart = _list("a restart is needed for ", waiting)
         root, level = logging.getLogger(), logging.getLevelNamesMapping()[now.log_level.upper()]
         root.setLevel(min(root.level, level))
@@ -186,17 +207,18 @@ class Reloader:
         return Verdict(True, taken, restart)
 
 
-def tls_contexts(config: WorkerConfig) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """What connections of the gRPC port and of the HTTP port begin with; None: nothing.
+def open_tls(config: WorkerConfig) -> Tls:
+    """What the files that `config` names come to.
 
     Raises:
-        ConfigError: a file cannot be used.
+        ConfigError: one of them cannot be used.
     """
     if config.tls_cert is None:
-        return None, None
-    return (
+        return Tls()
+    return Tls(
         server_context(config.tls_cert, config.tls_key, config.tls_client_ca),
         server_context(config.tls_cert, config.tls_key, None, HTTP),
+        validity(config.tls_cert)[1],
     )
 
 

@@ -9,10 +9,12 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 
 import feeder
 from feeder import Credentials
@@ -20,6 +22,7 @@ from feeder.cli import main
 from feeder.cli.status import describe
 from feeder.errors import NotAllowed
 from feeder.wire.address import parse_address
+from feeder.wire.tls import client_context
 from feeder.worker.access import new_token
 
 DEADLINE_S = 60.0
@@ -57,9 +60,10 @@ class Setup:
         self.serve(gone=shards)
         self.worker = start_worker(self.config)
 
-    def rotate(self, name: str) -> Credentials:
+    def rotate(self, name: str, days: tuple[float, float] = (-1, 10)) -> Credentials:
         """A new certificate, and a new token in the place of the one that there was."""
-        os.replace(self._authority.issue("worker", "127.0.0.1", file=f"{name}-next"), self.certificate)
+        made = self._authority.issue("worker", "127.0.0.1", days=days, file=f"{name}-next")
+        os.replace(made, self.certificate)
         token, entry = new_token("alice")
         self.tokens.write_text(entry)
         path = self.folder / f"{name}.token"
@@ -77,17 +81,31 @@ class Setup:
         over = self._authority.issue("worker", "127.0.0.1", days=(-5, -1), file="over")
         os.replace(over, self.certificate)
 
+    def http_port(self) -> int:
+        found = re.search(r"health at https://127.0.0.1:(\d+)", self.worker.log.read_text())
+        assert found is not None
+        return int(found[1])
+
     def presented(self) -> str:
         """The certificate of both ports, which is one."""
         address = parse_address(self.worker.address)
-        found = re.search(r"health at https://127.0.0.1:(\d+)", self.worker.log.read_text())
-        assert found is not None
         certificates = {
             ssl.get_server_certificate((address.host, port), timeout=DEADLINE_S)
-            for port in (address.port, int(found[1]))
+            for port in (address.port, self.http_port())
         }
         assert len(certificates) == 1
         return certificates.pop()
+
+    def told_end_s(self) -> float:
+        """When the certificate ends, by /metrics."""
+        context = client_context(str(self.credentials.tls_ca), None, None)
+        url = f"https://127.0.0.1:{self.http_port()}/metrics"
+        with urllib.request.urlopen(url, timeout=DEADLINE_S, context=context) as answer:
+            found = re.search(
+                r"^feeder_tls_certificate_not_after_timestamp_seconds (\S+)", answer.read().decode(), re.M
+            )
+        assert found is not None
+        return float(found[1])
 
 
 @pytest.fixture
@@ -154,14 +172,32 @@ def test_what_is_wrong_changes_nothing(setup: Setup, capsys: pytest.CaptureFixtu
         assert [info.name for info in reply.datasets] == ["data", "gone"]
 
 
+def test_the_end_of_the_certificate_that_is_shown_is_told(setup: Setup) -> None:
+    """Not of the one that lies there: between the two is a reload."""
+
+    def shown_end_s() -> float:
+        return load_pem_x509_certificate(setup.presented().encode()).not_valid_after_utc.timestamp()
+
+    first = setup.told_end_s()
+    assert first == shown_end_s()
+    setup.rotate("second", days=(-1, 30))
+    assert setup.told_end_s() == first
+    setup.worker.signal(signal.SIGHUP)
+    log = wait_for_log(setup.worker, "reloaded, read again: certificates, tokens")
+    assert setup.told_end_s() == shown_end_s() > first
+    assert f"valid until {datetime.fromtimestamp(setup.told_end_s(), UTC):%Y-%m-%d %H:%M} UTC" in log
+
+
+def test_a_worker_with_tls_says_why_it_decodes_on_so_many_threads(setup: Setup) -> None:
+    assert re.search(r"on 1 thread: as --threads says$", setup.worker.log.read_text(), re.MULTILINE)
+
+
 def test_tls_ends_and_begins_at_both_ports(setup: Setup) -> None:
-    found = re.search(r"health at https://(127.0.0.1:\d+)", setup.worker.log.read_text())
-    assert found is not None
     secured = setup.config.read_text()
     setup.config.write_text(secured.replace("tls-cert", "# tls-cert"))
     setup.worker.signal(signal.SIGHUP)
     wait_for_log(setup.worker, "reloaded")
-    with urllib.request.urlopen(f"http://{found[1]}/livez", timeout=DEADLINE_S) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{setup.http_port()}/livez", timeout=DEADLINE_S) as answer:
         assert answer.status == 200
     token = Credentials(token_file=setup.credentials.token_file)
     assert len(describe(parse_address(setup.worker.address), token).datasets) == 2
@@ -182,7 +218,10 @@ def test_a_worker_that_starts_with_an_expired_certificate_says_so(
 def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--tls-ca", str(setup.credentials.tls_ca), "--token-file", str(setup.credentials.token_file)]
     assert main(["reload", setup.worker.address, *files]) == 0
-    assert ": reloaded, read again: certificates, tokens\n" in capsys.readouterr().out
+    assert (
+        ": reloaded, read again: certificates, tokens; the certificate is valid until "
+        in capsys.readouterr().out
+    )
     setup.config.write_text(setup.config.read_text().replace("[worker]\n", "[worker]\nmax-streams = 3\n"))
     assert main(["reload", setup.worker.address, *files]) == 0
     assert ": a restart is needed for max-streams\n" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ def families(reply: pb.DescribeReply) -> dict[str, Metric]:
     """By name as Prometheus has it: counters end in _total."""
     return {
         family.name + ("_total" if family.type == "counter" else ""): family
-        for family in registry_of(lambda: reply, Refusals()).collect()
+        for family in registry_of(
+            lambda: reply, Refusals(), lambda: datetime(2030, 1, 1, tzinfo=UTC)
+        ).collect()
     }
 
 
@@ -109,6 +112,16 @@ def test_one_series_a_consumer() -> None:
         (name, "session abcdef", "0"): 3,
     }
     assert not [key for key in values(reply) if key[0] == "feeder_consumer_steps_total"]
+
+
+def test_the_certificate_that_is_shown_now_is_told_of() -> None:
+    shown: list[datetime | None] = [None]
+    registry = registry_of(full_reply, certificate_ends=lambda: shown[-1])
+    name = "feeder_tls_certificate_not_after_timestamp_seconds"
+    assert registry.get_sample_value(name) is None
+    for seconds in (1_800_000_000, 1_900_000_000):
+        shown.append(datetime.fromtimestamp(seconds, UTC))
+        assert registry.get_sample_value(name) == seconds
 
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
