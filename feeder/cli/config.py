@@ -22,6 +22,7 @@ This page is what `feeder config reference` prints; a test compares the two.
 A setting has one name everywhere: a flag of `feeder worker`, a variable of the environment, a line of a TOML
 file that `--config FILE` or `FEEDER_CONFIG` names. A flag wins over the environment, the environment over the
 file, the file over the default. What may be given many times is taken whole from the first that has it.
+Relative names of files count from the folder in which the worker was started, also in a file of settings.
 
 ```toml
 [worker]
@@ -43,7 +44,8 @@ In the environment, several values of one setting are words as a shell splits th
 `feeder config show` takes the flags of `feeder worker`, and prints what they, environment and file come to,
 checked as by a worker, and where each value is from; secrets in URLs are left out. It opens nothing that they
 name: neither shards nor certificates or tokens. An unknown name in a file is an error; variables that start
-with `FEEDER_` and name no setting are listed, not refused, as Kubernetes makes some for a service.
+with `FEEDER_` and name no setting are listed, not refused, as Kubernetes makes some for a service; the
+log of a worker names those that look mistyped.
 
 | setting | environment | default | what it says |
 |---|---|---|---|
@@ -97,7 +99,7 @@ def _show(args: argparse.Namespace) -> int:
             name: {"value": value, "source": settings.sources.get(name, "default")}
             for name, value in values.items()
         }
-        print(json.dumps({TABLE: shown, "unknown": settings.unknown}, indent=2))
+        print(json.dumps({TABLE: shown, "unknown": list(settings.unknown)}, indent=2))
         return 0
     lines = {name: f"{name} = {_toml(value)}" for name, value in values.items() if value is not None}
     lines |= {name: f"# {name} is not set" for name, value in values.items() if value is None}
@@ -106,7 +108,7 @@ def _show(args: argparse.Namespace) -> int:
     for name in values:
         print(f"{lines[name]:{width}}  # {settings.sources.get(name, 'default')}")
     for name in settings.unknown:
-        print(f"# {name} in the environment is no setting")
+        print(f"# {settings.doubt(name)}")
     return 0
 
 

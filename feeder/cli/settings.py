@@ -39,6 +39,10 @@ COMMAND_LINE = "command line"
 
 MAX_FILE_BYTES = 1 << 20
 
+SAME_WORD = 0.8
+"""How like each other two names are, in [0, 1], where one may be mistyped for the other. TLS_CA, which is a
+client's, and TLS_CERT are 0.71."""
+
 _KINDS = {int: "a whole number", float: "a number"}
 
 _YES = ("1", "true", "yes", "on")
@@ -65,12 +69,13 @@ class Settings:
     Attributes:
         argv: flags for its parser.
         sources: by name of the option, without dashes, where its value comes from; not of defaults.
-        unknown: variables of the environment that start as ours do, and name no option.
+        unknown: variables of the environment that start as ours do, and name no option; with the one that is
+            likely meant, or nothing.
     """
 
     argv: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def blame(self, message: str) -> str:
         """A message about `--name`, with who set it where that was not the command line."""
@@ -78,6 +83,11 @@ class Settings:
             if source != COMMAND_LINE and re.search(rf"--{name}\b(?!-)", message):
                 return f"{source}: {message}"
         return message
+
+    def doubt(self, unknown: str) -> str:
+        """What is to be said of an unknown variable."""
+        likely = self.unknown[unknown]
+        return f"{unknown} in the environment is no setting" + (f"; is {likely} meant?" if likely else "")
 
 
 class OnCommandLine(argparse._StoreAction):
@@ -139,12 +149,20 @@ def resolve(
                 settings.sources[name] = setting.source
                 settings.argv += _flags(name, known[name], setting)
     settings.argv += argv
-    settings.unknown = sorted(
-        name
-        for name in environ
-        if name.startswith(PREFIX) and name != variable("config") and name not in map(variable, known)
-    )
+    variables = [variable(name) for name in known]
+    settings.unknown = {
+        name: _likely(name, variables)
+        for name in sorted(environ)
+        if name.startswith(PREFIX) and name not in (variable("config"), *variables)
+    }
     return settings
+
+
+def _likely(unknown: str, variables: Sequence[str]) -> str:
+    """Which of the variables differs from one that is unknown by a letter or two; empty: none."""
+    ends = [name.removeprefix(PREFIX) for name in variables]
+    found = difflib.get_close_matches(unknown.removeprefix(PREFIX), ends, 1, SAME_WORD)
+    return PREFIX + found[0] if found else ""
 
 
 def _file(argv: Sequence[str], environ: Mapping[str, str]) -> Path | None:
@@ -210,6 +228,10 @@ def _table(path: Path, table: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: is no file of settings: its values are nested too deep") from None
     if stray := [name for name, value in document.items() if not isinstance(value, dict)]:
         raise ConfigError(f"{path}: {', '.join(stray)}: settings stand in a table, such as [{table}]")
+    if document and table not in document:
+        raise ConfigError(
+            f"{path}: has no table [{table}], where the settings stand, but [{'], ['.join(document)}]"
+        )
     found: dict[str, Any] = document.get(table, {})
     return found
 

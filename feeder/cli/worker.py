@@ -177,6 +177,9 @@ def _worker(args: argparse.Namespace) -> int:
     from feeder.worker import serve
 
     log_to_stderr(args.log_format, args.log_level)
+    settings: Settings = args.settings
+    for name in filter(settings.unknown.get, settings.unknown):
+        log.warning("%s", settings.doubt(name))
 
     def ready(address: Address) -> None:
         print(f"feeder worker listening on {address}", flush=True)

@@ -180,6 +180,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
     flat = tmp_path / "flat.toml"
     flat.write_text("threads = 3\n")
     assert "threads: settings stand in a table, such as [worker]" in refused(capsys, "--config", str(flat))
+    flat.write_text("[wroker]\nthreads = 3\n")
+    assert "has no table [worker], where the settings stand, but [wroker]" in refused(
+        capsys, "--config", str(flat)
+    )
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe")
     assert "is not TOML" in refused(capsys, "--config", str(binary))
@@ -192,8 +196,27 @@ def test_variables_that_name_no_setting_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FEEDER_THREAD", "3")
+    for name in ("FEEDER_PORT_50051_TCP", "FEEDER_SERVICE_PORT_HTTP", "FEEDER_TLS_CA", "FEEDER_TOKEN_FILE"):
+        monkeypatch.setenv(name, "of Kubernetes, or a client's")
     assert main(["config", "show", "--listen", "127.0.0.1:0", "--dataset", "a=/b"]) == 0
-    assert "# FEEDER_THREAD in the environment is no setting" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "# FEEDER_THREAD in the environment is no setting; is FEEDER_THREADS meant?\n" in said
+    assert said.count("is no setting") == 5
+    assert said.count("meant?") == 1
+
+
+def test_the_log_names_a_variable_that_looks_mistyped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that would have closed the door, say."""
+    monkeypatch.setenv("FEEDER_TOKNS", "tokens.toml")
+    monkeypatch.setenv("FEEDER_PORT", "tcp://10.0.0.1:50051")
+    assert (
+        main(["worker", "--dataset", "a=/nowhere", "--listen", "127.0.0.1:0", "--tls-cert", "/nowhere"]) == 2
+    )
+    said = capsys.readouterr().err
+    assert "FEEDER_TOKNS in the environment is no setting; is FEEDER_TOKENS meant?" in said
+    assert "FEEDER_PORT" not in said
 
 
 def test_another_command_has_a_table_of_its_own(file: Path) -> None:
