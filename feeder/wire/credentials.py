@@ -46,10 +46,14 @@ class Credentials:
     def __post_init__(self) -> None:
         if self.tls_ca is None and self.tls_cert is not None:
             raise ConfigError(
-                f"a client's certificate ({self.tls_cert}) needs tls_ca (FEEDER_TLS_CA), for whom it trusts"
+                f"a client's certificate ({self.tls_cert}) needs --tls-ca, FEEDER_TLS_CA or tls_ca, "
+                "the authority that it trusts"
             )
         if self.tls_cert is None and self.tls_key is not None:
-            raise ConfigError(f"a key ({self.tls_key}) needs tls_cert, the certificate that it is of")
+            raise ConfigError(
+                f"a key ({self.tls_key}) needs --tls-cert, FEEDER_CLIENT_CERT or tls_cert, the certificate "
+                "that it is of"
+            )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **said: str) -> Credentials:

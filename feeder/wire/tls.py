@@ -225,7 +225,7 @@ def _prepare(context: ssl.SSLContext, certificate: Path, key: Path | None) -> No
         if error.reason == "KEY_VALUES_MISMATCH":
             why = "they do not belong together"
         elif key is None:
-            why = "the file needs the key, too, or the key a file of its own"
+            why = "the file needs the key, too, or the key a file of its own (--tls-key)"
         else:
             why = "the key must be in PEM, without a passphrase"
         raise ConfigError(f"certificate {certificate} and key {key or certificate}: {why}") from None

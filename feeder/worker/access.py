@@ -160,9 +160,14 @@ class Access:
         """Whether there are tokens at all."""
         return self._entries is not None
 
+    @property
+    def entries(self) -> Mapping[str, _Entry]:
+        """Those of the file, by name; none without a file."""
+        return self._entries or {}
+
     def change(self, entries: Mapping[str, _Entry] | None) -> None:
         """Takes what `read_tokens` gave. Streams go on with what they were granted, but for the rate."""
-        before = self._entries or {}
+        before = self.entries
         for name, entry in (entries or {}).items():
             if name in before:
                 before[name].grant.pace.change(entry.grant.rate)
@@ -250,17 +255,20 @@ def read_tokens(path: Path) -> dict[str, _Entry]:
             entries[name] = _entry(name, values)
         except ConfigError as error:
             raise ConfigError(f"--tokens: {path}: [token.{name}] {error}") from None
-    digests = [entry.digest for entry in entries.values() if entry.digest]
-    certificates = [entry.certificate for entry in entries.values() if entry.certificate]
-    if len(set(digests)) < len(digests) or len(set(certificates)) < len(certificates):
-        raise ConfigError(f"--tokens: {path}: two entries have one token, or one certificate")
+    names: dict[tuple[bytes, str | None], str] = {}
+    for name, entry in entries.items():
+        if (other := names.setdefault((entry.digest, entry.certificate), name)) != name:
+            what = "token" if entry.certificate is None else "certificate"
+            raise ConfigError(f"--tokens: {path}: [token.{other}] and [token.{name}] have one {what}")
     return entries
 
 
 def _entry(name: str, values: object) -> _Entry:
     _check_name(name)
-    if not isinstance(values, dict) or values.keys() - _KEYS:
-        raise ConfigError(f"has something else than {', '.join(sorted(_KEYS))}")
+    if not isinstance(values, dict):
+        raise ConfigError(f"must be a table, got {values!r}")
+    if unknown := ", ".join(sorted(values.keys() - _KEYS)):
+        raise ConfigError(f"{unknown}: there is no such setting; there are {', '.join(sorted(_KEYS))}")
     digest, certificate = values.get("sha256"), values.get("certificate")
     if (digest is None) == (certificate is None):
         raise ConfigError("needs either sha256 or certificate")

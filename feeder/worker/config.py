@@ -99,6 +99,16 @@ class WorkerConfig:
     tokens: Path | None = None
     insecure: bool = False
 
+    @property
+    def exposed(self) -> list[tuple[str, Address]]:
+        """Where other hosts are served with neither TLS nor tokens, and the option that says so."""
+        if self.tls_cert is not None or self.tokens is not None:
+            return []
+        places = (("--listen", self.listen), ("--http", self.http))
+        return [
+            (option, address) for option, address in places if address is not None and not is_local(address)
+        ]
+
     def __post_init__(self) -> None:
         if self.http is not None and self.http.kind != "tcp":
             raise ConfigError(f"--http wants host:port, got {self.http}")
@@ -133,12 +143,10 @@ class WorkerConfig:
                     raise ConfigError(f"{option} {path} needs --tls-cert, the worker's certificate")
         elif self.listen.kind == "unix" and self.http is None:
             raise ConfigError("--tls-cert: a unix socket has no TLS; only this user can reach it anyway")
-        if self.insecure or self.tls_cert is not None or self.tokens is not None:
-            return
-        for option, address in (("--listen", self.listen), ("--http", self.http)):
-            if address is not None and not is_local(address):
-                raise ConfigError(
-                    f"{option} {address}: other hosts could reach this, and anybody there could read the "
-                    "data: use TLS (--tls-cert, --tls-key) or tokens (--tokens), or say --insecure where the "
-                    "network is closed to others"
-                )
+        if self.exposed and not self.insecure:
+            option, address = self.exposed[0]
+            raise ConfigError(
+                f"{option} {address}: other hosts could reach this, and anybody there could read the "
+                "data: use TLS (--tls-cert, --tls-key) or tokens (--tokens), or say --insecure where the "
+                "network is closed to others"
+            )

@@ -34,6 +34,7 @@ from feeder.worker.caching import Filled, open_caching, open_encoded_caching
 from feeder.worker.catalog import Catalog, open_dataset
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
+from feeder.worker.doubts import doubts
 from feeder.worker.front import OTHERS_CONNECTIONS, SPARE_CONNECTIONS, Front
 from feeder.worker.gate import Gate
 from feeder.worker.memory import keep_freed_memory
@@ -181,6 +182,8 @@ class _Worker:
             log.warning("no client will connect: the certificate %s", wrong)
         elif tls.ends is not None:
             log.info("the certificate is valid until %s UTC", f"{tls.ends:%Y-%m-%d %H:%M}")
+        for doubt in doubts(config, access):
+            log.warning("%s", doubt)
         refusals = Refusals()
         most = 2 * config.max_streams + SPARE_CONNECTIONS  # each may have another to carry its answers
         self._front = Front(

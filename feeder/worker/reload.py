@@ -19,6 +19,7 @@ from feeder.worker.access import Access, read_tokens
 from feeder.worker.caching import Filled
 from feeder.worker.catalog import Catalog
 from feeder.worker.config import WorkerConfig
+from feeder.worker.doubts import doubts
 from feeder.worker.front import Front
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.verdict import Verdict, telling
@@ -201,8 +202,8 @@ class Reloader:
         root, level = logging.getLogger(), logging.getLevelNamesMapping()[now.log_level.upper()]
         root.setLevel(min(root.level, level))
         log.info("%s", taken)
-        if restart:
-            log.warning("%s", restart)
+        for line in filter(None, (restart, *doubts(now, self._running.access))):
+            log.warning("%s", line)
         root.setLevel(level)
         return Verdict(True, taken, restart)
 

@@ -82,7 +82,7 @@ def test_options_and_environment_name_the_same_credentials() -> None:
     assert Credentials.from_environment(environ) == Credentials(*VARIABLES)
     assert Credentials.from_environment(environ, tls_ca="x").tls_ca == "x"
     assert Credentials.from_environment({}) == Credentials()
-    with pytest.raises(ConfigError, match="needs tls_ca"):
+    with pytest.raises(ConfigError, match="needs --tls-ca, FEEDER_TLS_CA or tls_ca"):
         Credentials.from_environment({"FEEDER_CLIENT_CERT": "x"})
 
 

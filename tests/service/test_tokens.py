@@ -19,7 +19,7 @@ from feeder.cli.status import describe
 from feeder.errors import ConfigError, NotAllowed, Refused
 from feeder.spec import StreamSpec
 from feeder.wire import FEED
-from feeder.wire.address import parse_address
+from feeder.wire.address import Address, parse_address
 from feeder.wire.call import Call
 from feeder.wire.channel import open_channel
 from feeder.wire.codec import encode_request
@@ -27,6 +27,8 @@ from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
 from feeder.worker import access as access_module
 from feeder.worker.access import Access, Grant, Pace, new_token, read_tokens
+from feeder.worker.config import WorkerConfig
+from feeder.worker.doubts import doubts
 
 DEADLINE_S = 30.0
 STREAM: dict[str, Any] = {"batch_size": 24, "image_size": 32, "seed": 5, "epochs": 1}
@@ -229,12 +231,17 @@ def test_no_token_is_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("a = 1", 0o600, "and nothing else"),
         ("[token.a]", 0o600, r"\[token.a\] needs either sha256 or certificate"),
         ('[token.a]\nsha256 = "ab"', 0o600, "64 digits"),
-        ('[token.a]\ncertificate = "a"\nrate = 1', 0o600, "something else than"),
+        ('[token.a]\ncertificate = "a"\nrate = 1', 0o600, r"\[token.a\] rate: there is no such"),
+        ("token.a = 1", 0o600, r"\[token.a\] must be a table, got 1"),
         ('[token.a]\ncertificate = "a"\nimages-per-s = 0', 0o600, "images-per-s must be a number"),
         ('[token.a]\ncertificate = "a"\ndatasets = "train"', 0o600, "must be a list of names"),
         ('[token.a]\ncertificate = "a"\nsees-all = 1', 0o600, "true or false"),
         ('[token.a]\ncertificate = "a"\nsees-all = true', 0o600, "sees-all is for tokens"),
-        ('[token.a]\ncertificate = "a"\n[token.b]\ncertificate = "a"', 0o600, "one certificate"),
+        (
+            '[token.a]\ncertificate = "a"\n[token.b]\ncertificate = "a"',
+            0o600,
+            r"\[token.a\] and \[token.b\] have one",
+        ),
     ],
 )
 def test_files_of_tokens_that_cannot_be(text: str, mode: int, said: str, tmp_path: Path) -> None:
@@ -243,6 +250,26 @@ def test_files_of_tokens_that_cannot_be(text: str, mode: int, said: str, tmp_pat
     path.chmod(mode)
     with pytest.raises(ConfigError, match=said):
         read_tokens(path)
+
+
+def test_what_is_hardly_meant_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+
+    def said(text: str | None, **settings: Any) -> str:
+        if text is not None:
+            path.write_text(text)
+            path.chmod(0o600)
+            settings["tokens"] = path
+        config = WorkerConfig({"a": ("/b",)}, **settings)
+        return "\n".join(doubts(config, Access(config.tokens)))
+
+    tls = {"tls_cert": tmp_path, "tls_client_ca": tmp_path}
+    entry = '[token.a]\ncertificate = "a"\n'
+    far = Address("tcp", "0.0.0.0")
+    assert said(None) == said(entry, **tls) == said(new_token("a")[1], listen=far) == ""
+    assert said(None, http=far, insecure=True).startswith("--http 0.0.0.0:0: --insecure, so whoever")
+    assert "it has no entries" in said("", **tls)
+    assert "[token.a] lets nobody in" in said(entry)
 
 
 def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
