@@ -21,7 +21,9 @@ from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["DatasetInfo", "WorkerInfo", "check_agreement", "describe", "describe_all", "failure_of"]
 
-_NOT_CONNECTED = re.compile(r"failed to connect to all addresses.*: ([^:]+?)(?: \(\d+\))?$", re.DOTALL)
+_NOT_CONNECTED = re.compile(
+    r"failed to connect to all addresses.*: (?!OK$)([^:]+?)(?: \(\d+\)|: OK)?$", re.DOTALL
+)
 """What gRPC says where a connection cannot be made: only the system's own words at its end tell why."""
 
 

@@ -161,6 +161,22 @@ def test_certificates_of_workers_that_are_not_right(front: tuple[Front, Refusals
     until(lambda: refusals.counts().get("distrusted", 0) >= 3)
 
 
+def test_one_worker_of_two_has_let_its_certificate_expire(
+    secure: Any,
+    trusted: Credentials,
+    front: tuple[Front, Refusals],
+    authority: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, _ = front
+    over = authority.issue("over", "localhost", days=(-5, -1))
+    made.change_tls(server_context(over, None, None))
+    with feeder.connect(f"{secure.address},{made.address}", timeout_s=DEADLINE_S, credentials=trusted):
+        assert (
+            f"worker {made.address} does not answer (certificate has expired); not there yet" in caplog.text
+        )
+
+
 def test_a_name_stands_for_addresses_and_the_certificate_is_for_the_name(
     secure: Any, trusted: Credentials, digest_batches: Callable[..., list[str]]
 ) -> None:
