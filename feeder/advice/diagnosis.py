@@ -65,6 +65,7 @@ MOST_WAITING = 0.9
 """Above this the trainer's own speed is not known well enough to say how many workers would do for it."""
 
 NOBODY = "Nobody is connected: this worker waits for a trainer."
+UNSEEN = "Whoever is connected is not for this token to see: one with sees-all may."
 
 _SAYS: dict[Limit, str] = {
     "storage": "Storage is the limit",
@@ -133,14 +134,18 @@ def diagnose(works: Mapping[str, Work], consumers: Sequence[Consumer]) -> list[F
     ]
 
 
-def verdicts(findings: Sequence[Finding]) -> list[Verdict]:
-    """One for each limit that was found, that of the job that waits most first; never none."""
+def verdicts(findings: Sequence[Finding], streams: int = 0) -> list[Verdict]:
+    """One for each limit that was found, that of the job that waits most first; never none.
+
+    Args:
+        streams: how many there are, also such that the findings cannot be of.
+    """
     found: dict[Limit, list[Finding]] = {}
     for finding in sorted(findings, key=_waits, reverse=True):
         found.setdefault(finding.limit, []).append(finding)
     return [
         Verdict(limit, tuple(one.job for one in those), those[0].sentence) for limit, those in found.items()
-    ] or [Verdict("nobody", (), NOBODY)]
+    ] or [Verdict("nobody", (), UNSEEN if streams else NOBODY)]
 
 
 def _job(job: str, works: Mapping[str, Work], members: Sequence[Consumer]) -> Finding:

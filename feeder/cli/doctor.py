@@ -14,7 +14,7 @@ from feeder.cli.options import add_client_options, client_credentials
 from feeder.errors import FeederError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from feeder.advice.diagnosis import Finding
     from feeder.wire.address import Address
@@ -107,7 +107,7 @@ def _doctor(args: argparse.Namespace) -> int:
         print(json.dumps(values, default=as_dict))
     else:
         if works:
-            print("\n\n".join(map(_text, findings)) or f"nothing is running: no stream on {', '.join(works)}")
+            print("\n\n".join(map(_text, findings)) or _nothing(after))
         sys.stdout.flush()
         for message in failed.values():
             print(f"feeder: {message}", file=sys.stderr)
@@ -132,6 +132,17 @@ def _look(
         answers = dict(zip(map(str, addresses), pool.map(ask, addresses), strict=True))
     replies = {name: answer for name, answer in answers.items() if not isinstance(answer, FeederError)}
     return replies, {name: str(answer) for name, answer in answers.items() if isinstance(answer, FeederError)}
+
+
+def _nothing(replies: Mapping[str, pb.DescribeReply]) -> str:
+    """Where there is no job to speak of."""
+    names = ", ".join(replies)
+    if streams := sum(reply.live_streams for reply in replies.values()):
+        return (
+            f"nothing that this token may see: {streams} stream{'s' * (streams != 1)} on {names}, of other "
+            "jobs or data sets; one with sees-all may"
+        )
+    return f"nothing is running: no stream on {names}"
 
 
 def _text(finding: Finding) -> str:

@@ -225,7 +225,7 @@ def _panel(worker: _Watched) -> RenderableType:
     now = replies[-1]
     look = (replies[0], now) if len(replies) > 1 else (now.__class__(), now)
     done, served = work("", look), consumers({"": look})
-    said = verdicts(diagnose({"": done}, served))
+    said = verdicts(diagnose({"": done}, served), now.live_streams)
     state = (
         ("not answering", "red")
         if worker.error

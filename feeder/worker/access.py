@@ -5,7 +5,7 @@
     datasets = ["train", "validation"]  # not said: all
     jobs = ["resnet-*"]                 # names, * for anything; not said: all, and streams without a job
     images-per-s = 20000                # over all its streams of this worker; not said: no limit
-    sees-all = true                     # pictures, and names of jobs and peers, over HTTP; not said: no
+    sees-all = true                     # names of all jobs and peers, and pictures; not said: no
 
     [token.cluster]
     certificate = "trainer.example.org" # instead of a token: common name of a certificate that was checked
@@ -95,7 +95,7 @@ class Grant:
         datasets: None: all.
         jobs: patterns of their names; None: all, and streams without a job.
         pace: of what it is sent.
-        sees_all: pictures, and the names of jobs and peers, over HTTP.
+        sees_all: the names of all jobs and peers, and over HTTP pictures, whatever it may read.
     """
 
     name: str

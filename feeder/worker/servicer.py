@@ -102,6 +102,8 @@ class FeederServicer:
         except Refusal as error:
             _abort(context, error)
         reply = self.describe_now()
+        if grant.sees_all:
+            return reply
         datasets = [info for info in reply.datasets if grant.may_read(info.name)]
         quarantine = [bad for bad in reply.quarantine if grant.may_read(bad.dataset)]
         streams = [

@@ -65,7 +65,7 @@ def callers(tokens: Tokens) -> dict[str, Credentials]:
         "jobs": tokens.add("jobs", 'datasets = ["data"]', 'jobs = ["resnet-*", "small"]'),
         "other": tokens.add("other", 'datasets = ["other"]'),
         "slow": tokens.add("slow", "images-per-s = 400"),
-        "seer": tokens.add("seer", "sees-all = true"),
+        "seer": tokens.add("seer", "datasets = []", "sees-all = true"),
         "stranger": Credentials(token_file=stranger),
         "none": Credentials(),
     }
@@ -79,7 +79,13 @@ def worker(
     return start_workers(shards, "--dataset", f"other={shards}", "--tokens", str(tokens.file), *http)
 
 
-def test_names_and_pictures_want_a_token_that_sees_all(worker: Any, callers: dict[str, Credentials]) -> None:
+def flags(credentials: Credentials) -> list[str]:
+    return ["--token-file", str(credentials.token_file)]
+
+
+def test_names_and_pictures_want_a_token_that_sees_all(
+    worker: Any, callers: dict[str, Credentials], capsys: pytest.CaptureFixture[str]
+) -> None:
     found = re.search(r"metrics and health at (http://\S+)", worker.log.read_text())
     assert found is not None
 
@@ -109,6 +115,15 @@ def test_names_and_pictures_want_a_token_that_sees_all(worker: Any, callers: dic
         counts = dict(re.findall(r'refused_total\{reason="(\w+)"\} ([\d.]+)', get("/metrics")[1]))
         assert float(counts["wrong_token"]) >= 2  # of the stranger
         assert get("/sign-in")[0] == 401
+        address = parse_address(worker.address)
+        jobs = {
+            name: [one.job for one in describe(address, callers[name]).streams] for name in ("other", "seer")
+        }
+        assert jobs == {"other": [], "seer": ["secret-job"]}
+        assert main(["doctor", worker.address, "--seconds", "1", *flags(callers["other"])]) == 0
+        assert "nothing that this token may see: 1 stream on" in capsys.readouterr().out
+        assert main(["top", worker.address, "--once", *flags(callers["other"])]) == 0
+        assert "not for this token to see" in " ".join(capsys.readouterr().out.split())
     assert get("/readyz")[0] == 200
 
 
