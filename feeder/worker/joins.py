@@ -30,28 +30,31 @@ class Joins:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._streams: dict[bytes, Stream] = {}
+        self._streams: dict[bytes, tuple[Stream, str]] = {}
         self._carriers: set[Stream] = set()
 
-    def offer(self, stream: Stream) -> bytes:
-        """A key by which other calls may carry the answers of `stream`, until it is forgotten."""
+    def offer(self, stream: Stream, token: str) -> bytes:
+        """A key by which other calls may carry the answers of `stream` until it is forgotten; they must have
+        the token of this name, by which it has its data set and rate."""
         key = secrets.token_bytes(KEY_BYTES)
         with self._lock:
             if not stream.closed:  # else it was forgotten already
-                self._streams[key] = stream
+                self._streams[key] = stream, token
         return key
 
-    def join(self, key: bytes, call: Stream) -> Stream:
+    def join(self, key: bytes, call: Stream, token: str) -> Stream:
         """Whose answers a call carries from now on.
 
         Raises:
-            Refusal: the key is of no live stream, or there are too many such calls already.
+            Refusal: the key is of no live stream of this token, or there are too many such calls already.
             Closed: the call ended meanwhile.
         """
         with self._lock:
-            stream = self._streams.get(key)
-            if stream is None:
-                raise Refusal(grpc.StatusCode.NOT_FOUND, "no live stream has the key of this Join")
+            stream, owner = self._streams.get(key, (None, ""))
+            if stream is None or owner != token:
+                raise Refusal(
+                    grpc.StatusCode.NOT_FOUND, "no live stream of this token has the key of this Join"
+                )
             if len(self._carriers) >= self._most:
                 raise Refusal(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -67,5 +70,5 @@ class Joins:
         """A call is over, whatever it was."""
         with self._lock:
             self._carriers.discard(call)
-            for key in [key for key, stream in self._streams.items() if stream is call]:
+            for key in [key for key, (stream, _) in self._streams.items() if stream is call]:
                 del self._streams[key]

@@ -193,7 +193,7 @@ class FeederServicer:
             ).start()
             arena = stream.wait_opened(OPEN_DEADLINE_S)
             most = self._pipeline.max_outstanding
-            key = self._joins.offer(stream) if stream.of is stream else b""
+            key = self._joins.offer(stream, grant.name) if stream.of is stream else b""
             yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), True, key))
             yield from self._pipeline.answers(stream.of, grant.pace)
         except Closed:
@@ -293,7 +293,7 @@ class FeederServicer:
                 if isinstance(request, Open):
                     self._open(request, stream, ticket, context, grant)
                 elif isinstance(request, Join):
-                    stream.opened(of=self._joins.join(request.key, stream))
+                    stream.opened(of=self._joins.join(request.key, stream, grant.name))
                     self._sessions.leave(ticket)  # it is no stream of its own
                 elif stream.of is not stream:
                     raise ProtocolError("a call that joined another takes nothing but Join")

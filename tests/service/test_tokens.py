@@ -22,8 +22,8 @@ from feeder.wire import FEED
 from feeder.wire.address import Address, parse_address
 from feeder.wire.call import Call
 from feeder.wire.channel import open_channel
-from feeder.wire.codec import encode_request
-from feeder.wire.messages import Open
+from feeder.wire.codec import encode_request, parse_reply
+from feeder.wire.messages import Join, Open, Opened
 from feeder.wire.status import Refusal
 from feeder.worker import access as access_module
 from feeder.worker.access import Access, Grant, Pace, new_token, read_tokens
@@ -197,6 +197,32 @@ def open_bare(address: Any, credentials: Credentials, opening: bytes) -> None:
 def open_relayed(address: Any, credentials: Credentials, opening: bytes) -> None:
     with open_channel(address, credentials) as channel:
         next(channel.stream_stream(FEED)(iter([opening]), timeout=30))
+
+
+def test_a_further_connection_shows_the_token_of_its_stream(
+    worker: Any, callers: dict[str, Credentials]
+) -> None:
+    """Another's data sets and rate are not those that the stream was opened with."""
+    address = parse_address(worker.address)
+    reply = describe(address, callers["all"])
+    (fingerprint,) = {info.fingerprint for info in reply.datasets if info.name == "data"}
+    spec = StreamSpec("data", global_batch=8, lanes=4, image_size=32)
+    opening = Open("joined", spec, fingerprint, pixel_fingerprint=reply.pixel_fingerprint)
+
+    def joined(caller: str, key: bytes) -> bool:
+        with Call(address, FEED, user_agent="test", credentials=callers[caller]) as call:
+            call.send(encode_request(Join(key)))
+            return call.receive() is not None
+
+    with Call(address, FEED, user_agent="test", credentials=callers["slow"]) as first:
+        first.send(encode_request(opening))
+        opened = parse_reply(first.read(first.receive() or 0))
+        assert isinstance(opened, Opened)
+        for caller in ("all", "seer"):
+            with pytest.raises(grpc.RpcError) as failure:
+                joined(caller, opened.join)
+            assert failure.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+        assert joined("slow", opened.join)
 
 
 def test_a_certificate_stands_for_a_token(
