@@ -29,7 +29,7 @@ from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, fa
 from feeder.worker.arenas import Arena
 from feeder.worker.in_flight import Coming, InFlight, Work
 from feeder.worker.quarantine import Quarantine
-from feeder.worker.scheduler import Scheduler
+from feeder.worker.scheduler import Job, Scheduler
 from feeder.worker.served import Served
 from feeder.worker.shared_chunks import MadeOnce, SharedChunks, Turn
 from feeder.worker.stages import Counters, Stages
@@ -213,34 +213,57 @@ class Pipeline:
                 stream.sent()
 
     def _send(self, stream: Stream, answer: Answer, pace: Pace | None) -> Iterator[bytes]:
-        if answer.job is None:
+        job = answer.job
+        if job is None:
             yield answer.data
             return
         if pace is not None and (delay_s := pace.delay_s(answer.images)):
             stream.pause(delay_s)
         with self._lock:
-            self._scheduler.answered(answer.job)
-            if answer.images:
-                self._stages.leave(answer.job, "make", answer.made_s)
+            self._begin_send(answer, job)
         yield answer.data
         with self._lock:
-            self._scheduler.sent(answer.job)
-            self._wake_reader()
-            if answer.images:
-                self._stages.leave(answer.job, "send", time.perf_counter())
-                opened = self._open.get(stream.number)
-                if opened is not None:
-                    opened.served.chunks += 1
-                    opened.served.images += answer.images
-                self._counters.images += answer.images
-                self._counters.chunks += 1
-                self._counters.bytes_sent += len(answer.data)
-                self._counters.bytes_placed += answer.placed_bytes
-                if answer.shared_bytes:
-                    self._counters.images_shared += answer.images
-                    self._counters.bytes_shared += answer.shared_bytes
-        if answer.job.request.trace and self._spans is not None:
-            self._spans.sent(answer.job, failed=not answer.images)
+            self._end_send(stream, answer, job)
+        if job.request.trace and self._spans is not None:
+            self._spans.sent(job, failed=not answer.images)
+
+    def _begin_send(self, answer: Answer, job: Job) -> None:
+        """With the lock."""
+        self._scheduler.answered(job)
+        if answer.images:
+            self._stages.leave(job, "make", answer.made_s)
+
+    def _end_send(self, stream: Stream, answer: Answer, job: Job) -> None:
+        """With the lock."""
+        self._scheduler.sent(job)
+        self._wake_reader()
+        if answer.images:
+            self._stages.leave(job, "send", time.perf_counter())
+            opened = self._open.get(stream.number)
+            if opened is not None:
+                opened.served.chunks += 1
+                opened.served.images += answer.images
+            self._counters.images += answer.images
+            self._counters.chunks += 1
+            self._counters.bytes_sent += len(answer.data)
+            self._counters.bytes_placed += answer.placed_bytes
+            if answer.shared_bytes:
+                self._counters.images_shared += answer.images
+                self._counters.bytes_shared += answer.shared_bytes
+
+    def _give(self, stream: Stream, answer: Answer) -> None:
+        """Hands an answer to those who send; or to the socket, which costs less than to wake them, if it has
+        no pixels and nothing is before it."""
+        job = answer.job
+        if job is None or not answer.placed_bytes or not stream.claim():
+            stream.put(answer)
+            return
+        with self._lock:
+            self._begin_send(answer, job)
+            self._end_send(stream, answer, job)
+        stream.post(Answer(answer.data))
+        if job.request.trace and self._spans is not None:
+            self._spans.sent(job, failed=False)
 
     def drain(self) -> None:
         """Tells every stream that the worker wants to go; each ends once nothing is owed."""
@@ -376,7 +399,7 @@ class Pipeline:
         make = partial(self._decode, work.opened.maker, fetched)
         try:
             if work.share is None:
-                work.opened.stream.put(answer(work.opened, work.job, make))
+                self._give(work.opened.stream, answer(work.opened, work.job, make))
                 return
             chunk = self._make_shared(work, make)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
@@ -410,7 +433,10 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001
             self._fail(replace(work, share=None), error)
         else:
-            work.opened.stream.put(copied if first else copied._replace(shared_bytes=chunk.pixels.nbytes))
+            self._give(
+                work.opened.stream,
+                copied if first else copied._replace(shared_bytes=chunk.pixels.nbytes),
+            )
 
     def _decode(
         self,

@@ -195,6 +195,8 @@ class FeederServicer:
             most = self._pipeline.max_outstanding
             key = self._joins.offer(stream, grant.name) if stream.of is stream else b""
             yield encode_reply(Opened(self._identity.worker_id, most, arena, tuple(CODECS), True, key))
+            if isinstance(context, ServedCall):
+                stream.posts(context.post, grant.pace)
             yield from self._pipeline.answers(stream.of, grant.pace)
         except Closed:
             return  # the client is gone, there is nobody to tell

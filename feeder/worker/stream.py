@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from feeder.errors import Closed, FeederError, ProtocolError
+from feeder.worker.access import Pace
 from feeder.worker.scheduler import Job
 
 __all__ = ["Answer", "Spent", "Stream"]
@@ -67,6 +68,9 @@ class Stream:
         self._opened = False
         self._arena = False
         self._answers: deque[Answer] = deque()
+        self._post: Callable[[bytes], bool] | None = None
+        self._pace: Pace | None = None
+        self._posting = False
         # One attribute each, so that who reads it without the lock never sees half of a change.
         self._unsent = _Count()
         self._paced = _Count()
@@ -130,6 +134,39 @@ class Stream:
             self._unsent = self._unsent.later(+1)
             self._due.notify()
 
+    def posts(self, post: Callable[[bytes], bool], pace: Pace) -> None:
+        """Whoever made a small answer may send it itself from now on.
+
+        Args:
+            post: takes a FeedReply as bytes; returns False where it would have to wait, and did nothing.
+            pace: nobody may where it has a rate.
+        """
+        with self._lock:
+            self._post, self._pace = post, pace
+
+    def claim(self) -> bool:
+        """Whether the caller may `post` an answer, since nothing is before it; then it must."""
+        with self._lock:
+            paced = self._pace is None or self._pace.images_per_s is not None
+            if paced or self._unsent.size or self._closed:
+                return False
+            self._unsent = self._unsent.later(+1)
+            self._posting = True
+            return True
+
+    def post(self, answer: Answer) -> None:
+        """Sends an answer after `claim`, or has it sent by who may wait."""
+        assert self._post is not None
+        posted = self._post(answer.data)
+        with self._lock:
+            self._posting = False
+            if posted:
+                self._unsent = self._unsent.later(-1)
+            else:
+                self._answers.append(answer)
+            if self._finishing or not posted:
+                self._due.notify_all()
+
     def sent(self) -> None:
         """An answer that `next` gave is with the socket, or will never be."""
         with self._lock:
@@ -171,7 +208,12 @@ class Stream:
         with self._lock:
             # Without a deadline: each way in which a call ends, gRPC's keepalive included, leads to `close`.
             self._due.wait_for(
-                lambda: self._answers or self._error or self._closed or (self._finishing and not owes())
+                lambda: (
+                    self._answers
+                    or self._error
+                    or self._closed
+                    or (self._finishing and not self._posting and not owes())
+                )
             )
             if self._error is not None:
                 raise self._error
