@@ -144,6 +144,14 @@ def test_python_of_pages_calls_what_there_is(page: Path) -> None:
                 assert {alias.name for alias in node.names} <= set(re.findall(r"\w+", source)), block
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_show_are_there(page: Path) -> None:
+    """A formatter that takes such a line for Python makes a comparison of it."""
+    for line in re.findall(r"^.*--8.*$", page.read_text(), re.MULTILINE):
+        named = re.fullmatch(r'--8<-- "(.+)"', line)
+        assert named and (ROOT / named[1]).is_file(), line
+
+
 def test_the_site_is_looked_at_for_links(tmp_path: Path) -> None:
     """What `make docs` calls a fault of a link, and what it does not."""
     faults = runpy.run_path(str(ROOT / "docs/hooks/links.py"))["faults"]
