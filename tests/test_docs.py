@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import functools
 import importlib
 import inspect
@@ -150,6 +151,14 @@ def test_files_that_pages_show_are_there(page: Path) -> None:
     for line in re.findall(r"^.*--8.*$", page.read_text(), re.MULTILINE):
         named = re.fullmatch(r'--8<-- "(.+)"', line)
         assert named and (ROOT / named[1]).is_file(), line
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    named = re.findall(r"[\w./*-]+\.md", (ROOT / "docs/.nav.yml").read_text())
+    for page in {*PAGES, *ROOT.glob("bench/**/*.md")}:
+        uri = str(page.relative_to(ROOT)).removeprefix("docs/").replace("README.md", "index.md")
+        places = [name for name in named if fnmatch.fnmatch(uri, name.replace("README.md", "index.md"))]
+        assert places, uri
 
 
 def test_the_site_is_looked_at_for_links(tmp_path: Path) -> None:

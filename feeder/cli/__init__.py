@@ -59,7 +59,7 @@ feeder keeps accelerators fed: data workers decode, crop and stream image batche
 _EXAMPLES = """\
 examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
-  feeder worker --dataset train=shards/                            serve them
+  feeder worker --dataset train=shards/                           serve them
   feeder status localhost:50051                                   see what a worker serves and does
   feeder doctor localhost:50051                                   see what holds a training up
   feeder top localhost:50051                                      see what it does, live
