@@ -30,7 +30,7 @@ PAGES = [
     *sorted(ROOT.glob("examples/*.md")),
     ROOT / "bench/README.md",
 ]
-OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform"}
+OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform", "--archs", "--no-index", "--force-reinstall"}
 """Flags of programs that are not ours."""
 ODD = (ROOT / "docs/odd-inputs.md").read_text()
 
@@ -150,7 +150,8 @@ def test_files_that_pages_show_are_there(page: Path) -> None:
     """A formatter that takes such a line for Python makes a comparison of it."""
     for line in re.findall(r"^.*--8.*$", page.read_text(), re.MULTILINE):
         named = re.fullmatch(r'--8<-- "(.+)"', line)
-        assert named and (ROOT / named[1]).is_file(), line
+        assert named, line
+        assert (ROOT / named[1]).is_file(), line
 
 
 def test_every_page_has_its_place_in_the_navigation() -> None:
