@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 import runpy
+import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from operator import attrgetter
@@ -33,6 +34,13 @@ PAGES = [
 OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform", "--archs", "--no-index", "--force-reinstall"}
 """Flags of programs that are not ours."""
 ODD = (ROOT / "docs/odd-inputs.md").read_text()
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == feeder.__version__
+    assert f'newTag: "{feeder.__version__}"' in (ROOT / "deploy/kubernetes/kustomization.yaml").read_text()
+    assert f"feeder:{feeder.__version__}\n" in (ROOT / "docs/deployment.md").read_text()
 
 
 @functools.cache
