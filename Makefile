@@ -7,6 +7,8 @@ DEMO ?= demo
 IMAGES ?=
 # What to install of PyTorch (and torchdata with it) for the tests of its adapter, e.g. TORCH=torch; empty: those tests are skipped.
 TORCH ?=
+# Extras whose packages `make wheels` collects, e.g. EXTRAS=worker,top,compression.
+EXTRAS ?= worker
 # What `make fuzz` runs, and for how many seconds each.
 TARGETS ?= header entropy seek resample kept frames
 SECONDS ?= 60
@@ -29,9 +31,9 @@ system:  ## install the system packages that the build needs (deploy/system-pack
 system-tests:  ## install a browser, for the tests of the status page (deploy/test-packages.txt)
 	deploy/install-system-packages deploy/test-packages.txt
 
-wheels: build/wheel/.ready  ## feeder and all that a worker needs in build/wheels, for hosts without compiler or network
-	$(VENV)/worker/bin/pip wheel --quiet --wheel-dir build/wheels "$$(echo build/wheel/feeder-*.whl)[worker]"
-	@echo "on each host: pip install --no-index --find-links build/wheels 'feeder[worker]'"
+wheels: build/wheel/.ready  ## feeder and all that a worker needs in build/wheels, for hosts without compiler or network; EXTRAS=worker,top for more
+	$(VENV)/worker/bin/pip wheel --quiet --wheel-dir build/wheels "$$(echo build/wheel/feeder-*.whl)[$(EXTRAS)]"
+	@echo "on each host: pip install --no-index --find-links build/wheels 'feeder[$(EXTRAS)]'"
 
 demo: system $(VENV)/worker/.ready $(VENV)/trainer/.ready  ## two daemons feed a small ResNet for a minute; IMAGES=DIR uses your own JPEGs
 	$(VENV)/worker/bin/python deploy/demo/demo.py --folder '$(DEMO)' --trainer-python $(VENV)/trainer/bin/python $(if $(IMAGES),--images '$(IMAGES)')

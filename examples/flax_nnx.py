@@ -2,8 +2,8 @@
 
     python examples/flax_nnx.py --connect 127.0.0.1:50051 --dataset train --classes 10
 
-Needs `pip install feeder flax optax jax`. Runs on whatever JAX finds; on several devices each batch is
-spread over them.
+Needs `pip install . flax optax jax` in the checkout. Runs on whatever JAX finds; on several devices each
+batch is spread over them.
 """
 
 import argparse

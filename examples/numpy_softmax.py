@@ -2,7 +2,8 @@
 
     python examples/numpy_softmax.py --connect 127.0.0.1:50051 --dataset train --classes 10 --save run.npz
 
-Needs `pip install feeder` alone. Run it again, and it goes on after the last epoch that it finished.
+Needs `pip install .` in the checkout alone. Run it again, and it goes on after the last epoch that it
+finished.
 """
 
 import argparse

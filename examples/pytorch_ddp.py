@@ -3,8 +3,8 @@
     torchrun --standalone --nproc-per-node 2 examples/pytorch_ddp.py \\
         --connect 127.0.0.1:50051 --dataset train --classes 10
 
-Needs `pip install feeder torch`. Each process is one consumer: it gets its own part of every global batch,
-and a position that any process saves is that of all.
+Needs `pip install . torch` in the checkout. Each process is one consumer: it gets its own part of every
+global batch, and a position that any process saves is that of all.
 """
 
 import argparse

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import functools
 import importlib
 import inspect
 import re
 import runpy
+import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from operator import attrgetter
@@ -29,9 +31,16 @@ PAGES = [
     *sorted(ROOT.glob("examples/*.md")),
     ROOT / "bench/README.md",
 ]
-OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform"}
+OF_OTHERS = {"--ipc", "--shm-size", "--nodes", "--platform", "--archs", "--no-index", "--force-reinstall"}
 """Flags of programs that are not ours."""
 ODD = (ROOT / "docs/odd-inputs.md").read_text()
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == feeder.__version__
+    assert f'newTag: "{feeder.__version__}"' in (ROOT / "deploy/kubernetes/kustomization.yaml").read_text()
+    assert f"feeder:{feeder.__version__}\n" in (ROOT / "docs/deployment.md").read_text()
 
 
 @functools.cache
@@ -142,6 +151,23 @@ def test_python_of_pages_calls_what_there_is(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("feeder."):
                 source = (ROOT / f"{str(node.module).replace('.', '/')}.py").read_text()
                 assert {alias.name for alias in node.names} <= set(re.findall(r"\w+", source)), block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_show_are_there(page: Path) -> None:
+    """A formatter that takes such a line for Python makes a comparison of it."""
+    for line in re.findall(r"^.*--8.*$", page.read_text(), re.MULTILINE):
+        named = re.fullmatch(r'--8<-- "(.+)"', line)
+        assert named, line
+        assert (ROOT / named[1]).is_file(), line
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    named = re.findall(r"[\w./*-]+\.md", (ROOT / "docs/.nav.yml").read_text())
+    for page in {*PAGES, *ROOT.glob("bench/**/*.md")}:
+        uri = str(page.relative_to(ROOT)).removeprefix("docs/").replace("README.md", "index.md")
+        places = [name for name in named if fnmatch.fnmatch(uri, name.replace("README.md", "index.md"))]
+        assert places, uri
 
 
 def test_the_site_is_looked_at_for_links(tmp_path: Path) -> None:

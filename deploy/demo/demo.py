@@ -103,7 +103,6 @@ def run(folder: Path, worker_python: str, trainer_python: str, images: Path | No
         raise DemoError(f"{images}: all images are of one class, there is nothing to learn")
     if not data.holdout:
         _say("too few images a class to hold any out: checks that the loss halves instead")
-    before = _segments()
     with workers(folder, worker_python, data) as addresses:
         target = ",".join(addresses)
         _say(f"two workers serve {data.records:,} images at {target}; a ResNet trains on them for a minute")
@@ -115,9 +114,6 @@ def run(folder: Path, worker_python: str, trainer_python: str, images: Path | No
             *("preview", "--connect", target, "--dataset", "train", "--output", str(sheet)),
             *("--images", str(min(32, data.records)), "--image-size", "128"),
         )
-    left = _segments() - before
-    if left:
-        raise DemoError(f"segments are left in /dev/shm: {', '.join(sorted(left))}")
     print(f"\n{trained.stdout.rstrip()}", flush=True)
     print(f"\na batch as the workers make them: {sheet}\nworkers stopped, nothing left running", flush=True)
     if trained.returncode:
@@ -337,12 +333,6 @@ def _feeder(python: str, *command: str) -> str:
     if done.returncode:
         raise DemoError(f"feeder {command[0]} ended with exit code {done.returncode}")
     return done.stdout
-
-
-def _segments() -> set[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return {name for name in os.listdir("/dev/shm") if "feeder" in name}
-    return set()
 
 
 def _say(text: str) -> None:

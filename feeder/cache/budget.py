@@ -72,7 +72,7 @@ def resolve(size: Size, folder: Path) -> tuple[int, str]:
 def check_budget(nbytes: int) -> None:
     """Raises ConfigError for a budget in which no segment has room."""
     if nbytes < LEAST_BUDGET:
-        raise ConfigError(f"a cache must have at least {LEAST_BUDGET} bytes, got {nbytes}")
+        raise ConfigError(f"a cache must have at least {LEAST_BUDGET} bytes, got {nbytes}: say 64GiB, or 80%")
 
 
 def _in_memory(folder: Path) -> bool:

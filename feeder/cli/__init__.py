@@ -59,7 +59,7 @@ feeder keeps accelerators fed: data workers decode, crop and stream image batche
 _EXAMPLES = """\
 examples:
   feeder pack photos/ shards/ --shards 16                         make TFRecord shards of a folder
-  feeder worker --dataset train=shards/                            serve them
+  feeder worker --dataset train=shards/                           serve them
   feeder status localhost:50051                                   see what a worker serves and does
   feeder doctor localhost:50051                                   see what holds a training up
   feeder top localhost:50051                                      see what it does, live
@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
+    except ImportError as error:
+        return _fail(_unloadable(error))
     except KeyboardInterrupt:
         print("feeder: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -174,4 +176,15 @@ def _missing(error: ModuleNotFoundError) -> str:
     return (
         f"this command needs {package}, which is not installed here; from a checkout of feeder: "
         f"pip install '.[{extra}]'"
+    )
+
+
+def _unloadable(error: ImportError) -> str:
+    """What to do where a compiled module is there, but not a library of the system that it needs."""
+    if ".so" not in error.msg:
+        raise error
+    return (
+        f"cannot load {error.path or error.name}, which is compiled: {error.msg}; "
+        "`make system` in a checkout of feeder installs the libraries on Debian and Ubuntu, "
+        "docs/deployment.md lists them"
     )

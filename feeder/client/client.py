@@ -413,7 +413,8 @@ class Client:
             shown = self._credentials.token_file or self._credentials.tls_cert
             raise Refused(
                 f"no worker serves {dataset!r}; "
-                f"{', '.join(self.workers)} serve {', '.join(served) or 'nothing'}"
+                f"{', '.join(self.workers)} {'serves' if len(self.workers) == 1 else 'serve'} "
+                f"{', '.join(served) or 'nothing'}"
                 + ("; what this client's token may not read is not named" if shown else "")
             )
         for other in serving[1:]:

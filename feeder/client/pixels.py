@@ -20,9 +20,10 @@ __all__ = ["MEAN", "STD", "Chroma", "split_planes", "to_rgb", "yuv420_to_rgb"]
 Chroma: TypeAlias = Literal["smooth", "nearest"]
 
 MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 """Of ImageNet's R, G, B on a scale of 0 to 1, as the MLPerf ResNet-50 reference and torchvision's weights use
-them."""
+it."""
+STD = (0.229, 0.224, 0.225)
+"""The standard deviation that goes with `MEAN`."""
 
 
 def split_planes(images: Any) -> tuple[Any, Any, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feeder.client.client import connect
+from feeder.client.names import Target
 from feeder.client.pixels import MEAN, STD, Chroma, split_planes, to_rgb
 from feeder.client.stream import Stream
 from feeder.errors import ConfigError
@@ -51,7 +52,7 @@ class FeederDataset(IterableDataset[TorchBatch]):
 
     def __init__(
         self,
-        target: str | Sequence[str],
+        target: Target,
         dataset: str,
         *,
         timeout_s: float = 10.0,
@@ -116,6 +117,11 @@ class FeederDataset(IterableDataset[TorchBatch]):
         arguments = {**self._arguments, "start": self._state or self._arguments.get("start")}
         client = connect(self._target, timeout_s=self._timeout_s, credentials=self._credentials)
         self._stream = client.stream(self._dataset, **arguments)
+        return self._stream
+
+    @property
+    def stream(self) -> Stream | None:
+        """Where batches come from, for its ledger and stats; None before the first iteration."""
         return self._stream
 
     def state_dict(self) -> dict[str, Any]:

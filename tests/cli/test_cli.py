@@ -111,6 +111,13 @@ def raising(error: BaseException) -> Callable[..., int]:
             "feeder: error: this command needs jax, which is not installed here; from a checkout of feeder: "
             "pip install '.[trainer]'\n",
         ),
+        (
+            ImportError("libjpeg.so.62: cannot open shared object file", path="/venv/_kernel.so"),
+            2,
+            "feeder: error: cannot load /venv/_kernel.so, which is compiled: libjpeg.so.62: cannot open "
+            "shared object file; `make system` in a checkout of feeder installs the libraries on Debian and "
+            "Ubuntu, docs/deployment.md lists them\n",
+        ),
     ],
 )
 def test_errors_are_one_line(

@@ -204,7 +204,7 @@ def test_a_timeout_is_a_time_span(timeout_s: Any) -> None:
 
 
 def test_a_data_set_that_nobody_serves(scripted: Make) -> None:
-    with pytest.raises(Refused, match=r"no worker serves 'other'; .* serve data"):
+    with pytest.raises(Refused, match=r"no worker serves 'other'; .* serves data"):
         feeder.connect(scripted().address).stream("other", **TINY)
 
 

@@ -33,9 +33,12 @@ def test_a_loader_gives_an_epoch_at_a_time(scripted: Make) -> None:
     worker = scripted()
     with feeder.connect(worker.address).stream("data", **TINY, epochs=2) as stream:
         expected = [batch.images[:, 0, 0, 0].tolist() for batch in stream]
-    dataset = FeederDataset(worker.address, "data", **TINY)
+    dataset = FeederDataset(lambda: worker.address, "data", **TINY)
     loader = DataLoader(dataset, batch_size=None)
+    assert dataset.stream is None
     assert values(loader) + values(loader) == expected
+    assert dataset.stream is not None
+    assert dataset.stream.ledger().totals.delivered == 8 * len(expected)
     dataset.close()
 
 

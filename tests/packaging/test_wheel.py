@@ -20,7 +20,7 @@ from feeder.records.formats import build_index
 from feeder.records.tfrecord import frame
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_INPUTS = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "feeder", "protos")
+BUILD_INPUTS = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "NOTICE", "feeder", "protos")
 
 
 def _sources(folder: Path) -> Path:
@@ -113,6 +113,7 @@ def test_a_client_imports_nothing_that_reads_or_decodes(tmp_path: Path) -> None:
     assert not [name for name in names if "/native/" in name]
     assert _index_a_shard(tmp_path, site) == "True"
     assert "feeder/py.typed" in names
+    assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in names if "/licenses/" in name}
     assert {f"feeder/worker/page/{name}" for name in ("index.html", "page.css", "page.js")} <= set(names)
     loaded = _run(site, "import feeder, sys; feeder.connect; print(*sorted(sys.modules))").split()
     forbidden = (

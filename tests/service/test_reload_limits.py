@@ -197,7 +197,7 @@ def test_the_level_of_the_log_changes(
 
 WRONG = (
     ("cache_bytes", "many", "--cache-bytes: a size is bytes"),
-    ("cache_bytes", "12kB", "a cache must have at least 1048576 bytes, got 12000"),
+    ("cache_bytes", "12kB", "a cache must have at least 1048576 bytes, got 12000: say"),
     ("share_bytes", "80%", "--share-bytes is a number of bytes"),
     ("log_level", "loud", "log-level must be one of debug, info, warning, error, got 'loud'"),
     ("drain_s", "-1", "--drain-s must be in"),

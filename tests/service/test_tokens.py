@@ -138,7 +138,7 @@ def test_who_may_what(
     with feeder.connect(worker.address, credentials=callers["jobs"]) as client:
         assert [*next(iter(client.workers.values())).datasets] == ["data"]
         with pytest.raises(
-            Refused, match=r"no worker serves 'other'; .* serve data; what this client's token may"
+            Refused, match=r"no worker serves 'other'; .* serves data; what this client's token may"
         ):
             next(iter(client.stream("other", job="small", **STREAM)))
         with pytest.raises(NotAllowed, match=r"not for the job 'vit', its jobs are 'resnet-\*', 'small'"):

@@ -130,7 +130,7 @@ def test_a_cache_that_cannot_be_leaves_no_folder(shards: Path, tmp_path: Path) -
     pytest.importorskip("feeder.decode._kernel", reason="the cache is the native decoder's")
     arguments = ["--cache-bytes", "4096", "--cache-dir", str(tmp_path / "a" / "cache")]
     line = failed_start("--dataset", f"t={shards / 'train'}", "--listen", "127.0.0.1:0", *arguments)
-    assert line == "feeder: error: a cache must have at least 1048576 bytes, got 4096"
+    assert line == "feeder: error: a cache must have at least 1048576 bytes, got 4096: say 64GiB, or 80%"
     assert not (tmp_path / "a").exists()
 
 
