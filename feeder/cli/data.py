@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
 from feeder.errors import printable
+from feeder.figures import size
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -187,7 +188,7 @@ def _pack(args: argparse.Namespace) -> int:
     print(
         f"{args.dst}: {count(result.records, 'image')}{held} "
         f"of {count(len(result.classes), 'class', 'classes')} "
-        f"in {count(len(result.shards), 'shard')}, {result.nbytes / 1e6:.1f} MB{skipped}"
+        f"in {count(len(result.shards), 'shard')}, {size(result.nbytes)}{skipped}"
     )
     return 0
 
@@ -216,7 +217,7 @@ def _synth(args: argparse.Namespace) -> int:
     result = synth(args.dst, args.images, args.classes, seed=args.seed, jobs=args.jobs, progress=_progress())
     print(
         f"{args.dst}: {count(result.images, 'image')} of {count(len(result.classes), 'class', 'classes')}, "
-        f"{result.nbytes / 1e6:.1f} MB"
+        f"{size(result.nbytes)}"
     )
     return 0
 
@@ -294,7 +295,7 @@ def _index(args: argparse.Namespace) -> int:
     rate = read / 1e6 / max(seconds, 1e-9)
     speed = f" at {rate:.0f} MB/s" if built else ""
     print(
-        f"{count(len(shards), 'shard')}, {count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
+        f"{count(len(shards), 'shard')}, {count(records, 'record')}, {size(nbytes)}: "
         f"{count(len(built), 'index', 'indexes')} built{speed}"
     )
     slow = [
