@@ -31,7 +31,6 @@ SLOW_SHOWN = 3
 """Shards that a worker reads slowly or not, which `feeder index` names."""
 
 EXIT_FOUND_BAD = 1
-EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _PACK = """\
 Packs images into shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
@@ -81,18 +80,22 @@ def register(subparsers: Subparsers) -> None:
 
 
 def clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Makes SIGTERM end a command as Ctrl-C does, hidden files removed."""
+    """Makes SIGTERM, and a terminal that goes away, end a command as Ctrl-C does, hidden files removed."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(EXIT_TERMINATED)
+        raise SystemExit(128 + number)
 
     @wraps(run)
     def command(args: argparse.Namespace) -> int:
-        before = signal.signal(signal.SIGTERM, end)
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, end)
         try:
             return run(args)
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     return command
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.cli.data import clean_on_sigterm
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
 from feeder.errors import ConfigError
 from feeder.figures import number
@@ -54,7 +55,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plan",
         help="compute what a run would take",
-        description="Computes what a run would take. Without the name of a plan it is `input`.",
+        description="Computes what a run would take. Without the name of a plan it is `input`: see\n"
+        "`feeder plan input --help`.",
+        epilog="examples:\n  feeder plan --rate 1.05e6 --hosts 128\n  feeder plan collectives --mesh 32x32\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     plans = parser.add_subparsers(title="plans", metavar="PLAN", required=True)
@@ -146,7 +150,7 @@ def _register_input(plans: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     host.add_argument("--network", type=_amount, metavar="GBIT/S", help="that it sends, 10^9 bits a second")
     add_record_options(parser)
-    parser.set_defaults(run=_input)
+    parser.set_defaults(run=clean_on_sigterm(_input))
 
 
 def _amount(text: str) -> float:
