@@ -1,6 +1,7 @@
-"""Becomes `feeder worker`, as a process that the system kills when the thread that started it is gone:
+"""Becomes `feeder worker`, as a process that the system kills when the thread that started it is gone.
 
-python -m feeder.child PID_OF_PARENT [OPTION ...]
+`python -P -m feeder.child PID_OF_PARENT [OPTION ...]`; -P, so that a checkout which is the working directory,
+and has the package but not its kernel, is not taken for what is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _main(parent: int, options: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "cannot be made to die with the parent (prctl)")
     if os.getppid() != parent:  # it was gone before
         raise SystemExit(1)
-    os.execv(sys.executable, [sys.executable, "-m", "feeder", "worker", *options])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "feeder", "worker", *options])
 
 
 if __name__ == "__main__":
