@@ -376,9 +376,8 @@ def _filled(job: Job, stack: contextlib.ExitStack) -> Filled:
 def _worker(
     job: Job, seek: str, stack: contextlib.ExitStack, cache: Filled | None = None
 ) -> tuple[Process, str]:
-    """A worker process, and its address."""
-    # -P: the checkout that this may run in has the package too, but not the kernel.
-    command = [sys.executable, "-P", "-m", "feeder", "worker", "--listen", "127.0.0.1:0"]
+    """A worker process, which ends with this one, and its address."""
+    command = [sys.executable, "-P", "-m", "feeder.child", str(os.getpid()), "--listen", "127.0.0.1:0"]
     command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
     command += ["--arena-dir", str(job.place / "sockets")]
     if cache is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import re
 import shutil
@@ -212,6 +213,22 @@ def _held_elsewhere(names: set[str]) -> set[str]:
             continue
         held |= {name for name in names if f"/dev/shm/{name}" in maps}
     return held
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Undoes what a `feeder worker` in this process did to logging: it would go on to write to a stderr that
+    is the test's own, and closed after it."""
+    root, ours = logging.getLogger(), logging.getLogger("feeder")
+    handlers, levels, hook = root.handlers[:], (root.level, ours.level), threading.excepthook
+    yield
+    threading.excepthook = hook
+    logging.captureWarnings(False)
+    for handler in root.handlers[:]:
+        if handler not in handlers and type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture(autouse=True)

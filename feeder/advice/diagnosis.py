@@ -34,6 +34,7 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from feeder.advice.watched import Consumer, Part, Work
+from feeder.figures import number, share, size
 
 __all__ = ["Finding", "Limit", "Verdict", "diagnose", "verdicts"]
 
@@ -183,9 +184,9 @@ def _limit(consumer: Consumer, worker: Work) -> Limit:
     if part.paced >= PACED:
         return "token"
     read, ready, make = worker.held("read"), worker.held("ready"), worker.held("make")
-    share = part.chunks / max(1, worker.did.chunks)
+    its = part.chunks / max(1, worker.did.chunks)
     lands = consumer.arena or consumer.landing >= LANDS
-    if part.unsent >= max(BUSY, share * (read + ready + make)):
+    if part.unsent >= max(BUSY, its * (read + ready + make)):
         return "client" if lands else "wire"
     if worker.making >= BUSY and (ready >= READS or make >= read):
         full = worker.cache is not None and worker.cache.full
@@ -222,8 +223,8 @@ def _sentence(limit: Limit, consumer: Consumer, lift: str) -> str:
     if consumer.waiting is None:
         said = f"{_SAYS[limit]}, as far as one can see: the client does not say whether its trainer waits."
     else:
-        share = "under 1 %" if consumer.waiting < 0.01 else f"{100 * consumer.waiting:.0f} %"
-        said = f"{_SAYS[limit]}: {'it' if limit == 'trainer' else 'the trainer'} waits {share} of its time."
+        who = "it" if limit == "trainer" else "the trainer"
+        said = f"{_SAYS[limit]}: {who} waits {share(consumer.waiting)} of its time."
     return said if limit == "trainer" else f"{said} What would help: {lift}."
 
 
@@ -232,17 +233,18 @@ def _fares(consumer: Consumer, members: Sequence[Consumer]) -> str:
     if told is None:
         return "the client says nothing of itself: whether its trainer waits is not known"
     most = " (the one that waits most)" if len(members) > 1 else ""
-    rate = told.images / (told.step_s + told.wait_s)
+    seconds = told.step_s + told.wait_s
     return (
-        f"consumer {consumer.stream.consumer_index}{most} waited for input {consumer.waiting:.1%} of its "
-        f"time, at {rate:,.0f} images/s; {told.ready} of {told.prefetch} batches are ready"
+        f"consumer {consumer.stream.consumer_index}{most} waited for input {share(told.wait_s / seconds)} of "
+        f"its time, at {told.images / seconds:,.0f} images/s; {told.ready} of {told.prefetch} batches are "
+        "ready"
     )
 
 
 def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     part, did = consumer.parts[worker.address], worker.did
     others = f", {part.images_s:,.0f} of them to this consumer" if part.chunks < did.chunks else ""
-    held = ", ".join(f"{stage.name} {stage.held:.2g}" for stage in worker.stages)
+    held = ", ".join(f"{stage.name} {number(stage.held, 2)}" for stage in worker.stages)
     why = [
         f"{worker.address} delivered {worker.images_s:,.0f} images/s with {worker.threads} "
         f"thread{'s' * (worker.threads != 1)}{others}; chunks at a time: {held}"
@@ -250,25 +252,27 @@ def _figures(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     if limit == "storage":
         stores = f" by {did.store_requests / worker.seconds:,.1f} requests/s" if did.store_requests else ""
         why.append(
-            f"it read {did.bytes_read / worker.seconds / 1e6:,.3g} MB/s{stores}, "
+            f"it read {size(did.bytes_read / worker.seconds)}/s{stores}, "
             f"{did.storage_retries:,} of them tried again"
         )
     if limit in ("decode", "cache") and did.images:
         # They are counted when they are decoded, images when they are sent.
-        why.append(f"{min(1.0, did.seek_used / did.images):.0%} of the images were decoded from seek points")
+        why.append(
+            f"{share(min(1.0, did.seek_used / did.images))} of the images were decoded from seek points"
+        )
     if limit in ("decode", "cache") and worker.cache is not None:
         full = "is full" if worker.cache.full else "is not full yet"
         why.append(
-            f"{worker.hits or 0.0:.0%} of the images were in its cache, which {full} at "
-            f"{worker.cache.bytes / 1e9:,.3g} GB"
+            f"{share(worker.hits or 0.0)} of the images were in its cache, which {full}: it has "
+            f"{size(worker.cache.bytes)} of {size(worker.cache.budget_bytes)}"
         )
     if limit in ("wire", "client"):
         why.append(
-            f"{part.unsent:.2g} of this consumer's chunks at a time were made and not yet in the socket; the "
-            f"threads that receive used {consumer.landing:.0%} of a core each"
+            f"{number(part.unsent, 2)} of this consumer's chunks at a time were made and not yet in the "
+            f"socket; the threads that receive used {share(consumer.landing)} of a core each"
         )
     if limit == "token":
-        why.append(f"sending waited {part.paced:.0%} of the time for its token's turn")
+        why.append(f"sending waited {share(part.paced)} of the time for its token's turn")
     return why
 
 
@@ -313,7 +317,7 @@ def _lift_storage(part: Part, worker: Work) -> list[str]:
 def _lift_decode(limit: Limit, consumer: Consumer, worker: Work) -> list[str]:
     lift = []
     if limit == "cache":
-        missed = f"{1 - (worker.hits or 0.0):.0%} of the images"
+        missed = f"{share(1 - (worker.hits or 0.0))} of the images"
         lift.append(f"more --cache-bytes: {missed} were decoded because they did not fit")
     lift.append(_more(consumer))
     cached = 0 if worker.cache is None else worker.cache.hits
@@ -352,5 +356,5 @@ def _more(consumer: Consumer) -> str:
         return "more cores or workers: as fast as it goes, the trainer hardly does anything but wait"
     more = math.ceil(workers * waiting / (1 - waiting))
     like = f"worker{'s' * (more != 1)} like {'this one' if workers == 1 else 'these'}"
-    times = f"{1 / (1 - waiting):.2g} times what it gets"
+    times = f"{number(1 / (1 - waiting), 2)} times what it gets"
     return f"{more} more {like}, or as many more cores: the trainer takes {times}"

@@ -50,6 +50,7 @@ class Work:
         did: its counters, as differences.
         stages: in the order in which a chunk passes them.
         cache: of decoded images; `hits` and `misses` are differences; None where it has none.
+        encoded: the same of encoded records.
     """
 
     address: str
@@ -58,6 +59,7 @@ class Work:
     did: pb.Counters = field(default_factory=pb.Counters)
     stages: tuple[Stage, ...] = ()
     cache: pb.CacheInfo | None = None
+    encoded: pb.CacheInfo | None = None
 
     @property
     def images_s(self) -> float:
@@ -84,8 +86,12 @@ class Work:
     @property
     def hits(self) -> float | None:
         """Share of records that were in the cache, in [0, 1]; None: it has none, or was not asked."""
-        asked = 0 if self.cache is None else self.cache.hits + self.cache.misses
-        return self.cache.hits / asked if self.cache is not None and asked else None
+        return _hits(self.cache)
+
+    @property
+    def encoded_hits(self) -> float | None:
+        """The same of the cache of encoded records."""
+        return _hits(self.encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,9 @@ def work(address: str, look: Look) -> Work:
         _less(now.counters, before.counters, *pb.Counters.DESCRIPTOR.fields_by_name),
         tuple(_stage(earlier.get(stage.name, pb.StageInfo()), stage, seconds) for stage in now.stages),
         _less(now.cache, before.cache, "hits", "misses") if now.HasField("cache") else None,
+        _less(now.encoded_cache, before.encoded_cache, "hits", "misses")
+        if now.HasField("encoded_cache")
+        else None,
     )
 
 
@@ -209,6 +218,11 @@ def waiting(those: Sequence[Consumer]) -> float | None:
     """Share of their time that they waited, over those that say so; None where none does."""
     said = [consumer.waiting for consumer in those if consumer.waiting is not None]
     return sum(said) / len(said) if said else None
+
+
+def _hits(cache: pb.CacheInfo | None) -> float | None:
+    asked = 0 if cache is None else cache.hits + cache.misses
+    return cache.hits / asked if cache is not None and asked else None
 
 
 def _between(look: Look) -> tuple[pb.DescribeReply, pb.DescribeReply, float]:

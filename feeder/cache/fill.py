@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from feeder import figures
 from feeder.cache.shelf import Shelf
 from feeder.cache.store import Cache
 from feeder.errors import Closed
@@ -158,11 +159,12 @@ class Filler:
             self._progress_s = time.monotonic()
             counters = self._cache.counters()
             log.info(
-                "cache: %s up: %d records looked at, %d MB in %d segments",
+                "cache: %s up: %d records looked at, %s in %d segment%s",
                 "warmed" if done else "warming",
                 self._warmed,
-                counters.bytes / 1e6,
+                figures.size(counters.bytes),
                 counters.segments,
+                "s" * (counters.segments != 1),
             )
         if done:
             with self._changed:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from feeder import figures
 from feeder.cache.budget import check_budget
 from feeder.cache.folder import Folder, Part, User
 from feeder.cache.segment import OVERHEAD_BYTES, SEGMENT_BYTES, Draft, Segment, SegmentUnusable, family
@@ -148,13 +149,13 @@ class Cache:
                 least = min(self.folder.users(), key=lambda user: user.budget)
             self._let_go(self.folder.names())
             self._full_ns, self._told_full = -1, False
-        log.info("cache: at most %.1f MB in %s from now on", budget / 1e6, self.folder.path)
+        log.info("cache: at most %s in %s from now on", figures.size(budget), self.folder.path)
         if least.budget < budget:
             log.warning(
-                "cache: %s: process %d keeps it below %.1f MB, until it takes another budget, too, or ends",
+                "cache: %s: process %d keeps it below %s, until it takes another budget, too, or ends",
                 self.folder.path,
                 least.pid,
-                least.budget / 1e6,
+                figures.size(least.budget),
             )
 
     def add(
@@ -313,17 +314,17 @@ class Cache:
         if of_disk:
             status = os.statvfs(self.folder.path)
             log.warning(
-                "cache: %s: the file system of %d MB is full, what is cached stays: make it larger "
+                "cache: %s: the file system of %s is full, what is cached stays: make it larger "
                 "(docker run --shm-size), or keep the cache elsewhere (%s-dir)",
                 self.folder.path,
-                status.f_blocks * status.f_frsize / 1e6,
+                figures.size(status.f_blocks * status.f_frsize),
                 self.folder.option,
             )
         else:
             log.info(
-                "cache: %s: the budget of %d MB is full, what is cached stays, and nothing is added",
+                "cache: %s: the budget of %s is full, what is cached stays, and nothing is added",
                 self.folder.path,
-                self.budget / 1e6,
+                figures.size(self.budget),
             )
 
     def _seal(self, name: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import feeder
+from feeder.cli.data import clean_on_sigterm
 from feeder.cli.options import positive
 from feeder.errors import ConfigError
 
@@ -165,7 +166,7 @@ def register(subparsers: Any) -> None:
             flag, settings = _OPTIONS[option]
             place = either if option in stage.either else parser
             place.add_argument(flag, dest=option, **settings | differs)
-        parser.set_defaults(run=functools.partial(_run, name))
+        parser.set_defaults(run=clean_on_sigterm(functools.partial(_run, name)))
 
 
 def _run(name: str, args: argparse.Namespace) -> int:

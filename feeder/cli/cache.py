@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from feeder.cli.options import folder_path
 from feeder.errors import ConfigError
+from feeder.figures import size
 
 if TYPE_CHECKING:
     from feeder.cache import Folder
@@ -122,9 +123,9 @@ def _ls(args: argparse.Namespace) -> int:
         segments[key] += 1
     with folder.locked():
         users, used = folder.users(), folder.used()
-    print(f"{folder.path}: {used / 1e6:,.1f} MB")
+    print(f"{folder.path}: {size(used)}")
     for user in users:
-        print(f"  in use by process {user.pid}, which keeps it below {user.budget / 1e6:,.1f} MB")
+        print(f"  in use by process {user.pid}, which keeps it below {size(user.budget)}")
     if not segments:
         print("  no segments")
         return 0
@@ -157,7 +158,7 @@ def _drop(args: argparse.Namespace) -> int:
         folder.evict(dropped)
         freed, users = before - folder.used(), folder.users()
     later = ", the rest when the workers let go" if dropped and users else ""
-    print(f"{folder.path}: {len(dropped)} segments dropped, {freed / 1e6:,.1f} MB freed{later}")
+    print(f"{folder.path}: {len(dropped)} segments dropped, {size(freed)} freed{later}")
     return 0
 
 

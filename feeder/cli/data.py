@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
 from feeder.errors import printable
+from feeder.figures import size
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -30,7 +31,6 @@ SLOW_SHOWN = 3
 """Shards that a worker reads slowly or not, which `feeder index` names."""
 
 EXIT_FOUND_BAD = 1
-EXIT_TERMINATED = 128 + signal.SIGTERM
 
 _PACK = """\
 Packs images into shards, shuffled once. SRC holds class folders (SRC/cat/1.jpg), or files with
@@ -80,18 +80,22 @@ def register(subparsers: Subparsers) -> None:
 
 
 def clean_on_sigterm(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Makes SIGTERM end a command as Ctrl-C does, hidden files removed."""
+    """Makes SIGTERM, and a terminal that goes away, end a command as Ctrl-C does, hidden files removed."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(EXIT_TERMINATED)
+        raise SystemExit(128 + number)
 
     @wraps(run)
     def command(args: argparse.Namespace) -> int:
-        before = signal.signal(signal.SIGTERM, end)
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, end)
         try:
             return run(args)
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     return command
 
@@ -187,7 +191,7 @@ def _pack(args: argparse.Namespace) -> int:
     print(
         f"{args.dst}: {count(result.records, 'image')}{held} "
         f"of {count(len(result.classes), 'class', 'classes')} "
-        f"in {count(len(result.shards), 'shard')}, {result.nbytes / 1e6:.1f} MB{skipped}"
+        f"in {count(len(result.shards), 'shard')}, {size(result.nbytes)}{skipped}"
     )
     return 0
 
@@ -216,7 +220,7 @@ def _synth(args: argparse.Namespace) -> int:
     result = synth(args.dst, args.images, args.classes, seed=args.seed, jobs=args.jobs, progress=_progress())
     print(
         f"{args.dst}: {count(result.images, 'image')} of {count(len(result.classes), 'class', 'classes')}, "
-        f"{result.nbytes / 1e6:.1f} MB"
+        f"{size(result.nbytes)}"
     )
     return 0
 
@@ -294,7 +298,7 @@ def _index(args: argparse.Namespace) -> int:
     rate = read / 1e6 / max(seconds, 1e-9)
     speed = f" at {rate:.0f} MB/s" if built else ""
     print(
-        f"{count(len(shards), 'shard')}, {count(records, 'record')}, {nbytes / 1e6:.1f} MB: "
+        f"{count(len(shards), 'shard')}, {count(records, 'record')}, {size(nbytes)}: "
         f"{count(len(built), 'index', 'indexes')} built{speed}"
     )
     slow = [

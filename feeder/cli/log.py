@@ -8,6 +8,10 @@ import logging
 import sys
 import threading
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feeder.worker.config import LogLevel
 
 __all__ = ["JsonFormatter", "add_log_options", "log_to_stderr"]
 
@@ -55,11 +59,14 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def log_to_stderr(format_name: str, level: str) -> None:
+def log_to_stderr(format_name: str, level: LogLevel) -> None:
     """Sends the log there from now on; as JSON also Python's warnings, and tracebacks of threads."""
+    from feeder.worker.log_level import set_log_level
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format_name == "json" else logging.Formatter(TEXT))
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_log_level(level)
     if format_name == "json":
         logging.captureWarnings(True)
         threading.excepthook = _log_thread

@@ -201,8 +201,9 @@ class _Worker:
 
 @contextlib.contextmanager
 def _worker(place: Path, column: Column) -> Iterator[_Worker]:
-    """A worker over the shards in `place`."""
-    command = [sys.executable, "-m", "feeder", "worker", "--dataset", f"plan={place / 'shards'}"]
+    """A worker over the shards in `place`, which ends with this process, however that does."""
+    command = [sys.executable, "-P", "-m", "feeder.child", str(os.getpid())]
+    command += ["--dataset", f"plan={place / 'shards'}"]
     command += ["--listen", "127.0.0.1:0", "--arena-dir", str(place / f"sockets-{column}")]
     command += ["--seek", "use" if column == "seek" else "off"]
     if column == "cached":

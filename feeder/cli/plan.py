@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.cli.data import clean_on_sigterm
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
 from feeder.errors import ConfigError
+from feeder.figures import number
 
 if TYPE_CHECKING:
     from feeder.advice.capacity import Costs, Demand, Forecast, Host
@@ -53,7 +55,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plan",
         help="compute what a run would take",
-        description="Computes what a run would take. Without the name of a plan it is `input`.",
+        description="Computes what a run would take. Without the name of a plan it is `input`: see\n"
+        "`feeder plan input --help`.",
+        epilog="examples:\n  feeder plan --rate 1.05e6 --hosts 128\n  feeder plan collectives --mesh 32x32\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     plans = parser.add_subparsers(title="plans", metavar="PLAN", required=True)
@@ -145,7 +150,7 @@ def _register_input(plans: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     host.add_argument("--network", type=_amount, metavar="GBIT/S", help="that it sends, 10^9 bits a second")
     add_record_options(parser)
-    parser.set_defaults(run=_input)
+    parser.set_defaults(run=clean_on_sigterm(_input))
 
 
 def _amount(text: str) -> float:
@@ -280,21 +285,21 @@ def _input_text(
             *(f"{costs.worker_us[column.column]:,.0f}" for column in columns),
             "" if demand.remote else f"and {costs.consumer_us:,.0f} to receive",
         ),
-        ("cores", *(f"{column.need.cores:,.1f}" for column in columns), _has(host.cores, "{:,.3g}")),
+        ("cores", *(f"{column.need.cores:,.1f}" for column in columns), _has(host.cores)),
         (
             "memory, GB, at most",
             *(f"{column.need.memory / 1e9:,.1f}" for column in columns),
-            _has(host.memory_bytes, "{:,.3g}", 1e9),
+            _has(host.memory_bytes, 1e9),
         ),
         (
             "disk reads, MB/s",
             *(f"{column.need.disk / 1e6:,.0f}" for column in columns),
-            _has(host.disk, "{:,.3g}", 1e6),
+            _has(host.disk, 1e6),
         ),
         (
             "network out, Gbit/s",
             *(f"{column.need.network * 8 / 1e9:,.1f}" for column in columns),
-            _has(host.network, "{:,.3g}", 1e9 / 8),
+            _has(host.network, 1e9 / 8),
         ),
         (f"can {hosts} do it", *("yes" if column.holds else "no" for column in columns), ""),
         ("what breaks first", *(column.breaks or "nothing" for column in columns), ""),
@@ -319,8 +324,8 @@ def _input_text(
     return "\n".join(lines + list(costs.notes))
 
 
-def _has(value: float | None, form: str, unit: float = 1.0) -> str:
-    return "not said" if value is None else form.format(value / unit)
+def _has(value: float | None, unit: float = 1.0) -> str:
+    return "not said" if value is None else number(value / unit)
 
 
 def _rate(column: Forecast) -> str:

@@ -59,7 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("status", "what runs; exit code 1 where a worker is missing", _status),
         (
             "address",
-            "where the workers are that are ready, as --connect takes it",
+            "where the workers are that are ready, as --connect takes it; exit code 1 where none is",
             _address,
         ),
         ("down", "end the workers, which answer what they owe before", _down),
@@ -157,7 +157,14 @@ def _up(args: argparse.Namespace) -> int:
     out = sys.stdout
     with control.connected(args.ray_address):
         control.up(args.name, deployment)
-        return _wait_until_up(args.name, out)
+        code = _wait_until_up(args.name, out)
+    if code:
+        print(
+            "feeder: not all workers are ready; they are tried again until they are. How it stands says "
+            f"`feeder ray status --name {args.name}`; `feeder ray down --name {args.name}` ends it",
+            file=sys.stderr,
+        )
+    return code
 
 
 def _deployment(args: argparse.Namespace) -> Deployment:
@@ -261,6 +268,9 @@ def _address(args: argparse.Namespace) -> int:
 
     with control.connected(args.ray_address):
         found = control.addresses(args.name)
+    if not found:
+        print(f"feeder: no worker is ready; `feeder ray status --name {args.name}` says why", file=sys.stderr)
+        return 1
     print(",".join(found))
     return 0
 

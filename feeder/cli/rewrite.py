@@ -9,6 +9,7 @@ from pathlib import Path
 
 from feeder.cli.data import EXIT_FOUND_BAD, Subparsers, clean_on_sigterm
 from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.figures import size
 
 __all__ = ["register"]
 
@@ -76,5 +77,5 @@ def _rewrite(args: argparse.Namespace) -> int:
         for error in result.bad:
             print(f"left out {error}", file=sys.stderr)
         shards = f"{len(result.shards)} shard{'' if len(result.shards) == 1 else 's'}"
-        print(f"{args.dst}: {result.records} records in {shards}, {result.nbytes / 1e6:.1f} MB")
+        print(f"{args.dst}: {result.records} records in {shards}, {size(result.nbytes)}")
     return EXIT_FOUND_BAD if result.bad else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feeder.cli.options import add_client_options, client_credentials
 from feeder.errors import Closed, NotAllowed, NotTrusted, WorkerUnavailable
+from feeder.figures import duration, short, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from feeder.wire.credentials import Credentials
     from feeder.wire.v1 import feeder_pb2 as pb
 
-__all__ = ["as_dict", "describe", "duration", "register", "short", "size"]
+__all__ = ["as_dict", "describe", "register"]
 
 STATUS_TIMEOUT_S = 5.0
 
@@ -162,8 +163,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
         f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
-        f"requests {counters.idle_s:.1f} s (sums over threads, which share those "
-        "that decode)",
+        f"requests {counters.idle_s:.1f} s (sums over threads, of which several "
+        "hand chunks to those that decode)",
     ]
     if any(stage.chunks for stage in reply.stages):
         parts = ", ".join(map(_stage, reply.stages))
@@ -223,11 +224,6 @@ def _stream(stream: pb.StreamInfo) -> list[str]:
     return lines
 
 
-def short(seconds: float) -> str:
-    """Seconds or milliseconds in three digits: "12.3 ms"."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
 def _stores(counters: pb.Counters) -> str:
     if not counters.store_requests:
         return ""
@@ -241,25 +237,6 @@ def _cache(cache: pb.CacheInfo) -> str:
     asked = cache.hits + cache.misses
     return (
         f"{cache.hits:,} hits of {asked:,} ({100 * cache.hits / asked if asked else 0:.1f} %), "
-        f"{cache.filled:,} records added, {size(cache.bytes)} in {cache.segments:,} segments of at most "
-        f"{size(cache.budget_bytes)}{', full' if cache.full else ''}, {cache.dropped:,} dropped"
+        f"{cache.filled:,} records added, {size(cache.bytes)} of at most {size(cache.budget_bytes)}"
+        f"{', full' if cache.full else ''}; segments: {cache.segments:,}, {cache.dropped:,} dropped"
     )
-
-
-def size(nbytes: float) -> str:
-    """Bytes in three digits: "1.23 GB"."""
-    units = ["B", "kB", "MB", "GB", "TB", "PB"]
-    while nbytes >= 1000 and len(units) > 1:
-        nbytes /= 1000
-        del units[0]
-    return f"{nbytes:.3g} {units[0]}"
-
-
-def duration(seconds: float) -> str:
-    """Whole seconds, minutes or hours: "3 min"."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h"

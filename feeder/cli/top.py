@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from feeder.cli.options import add_client_options, client_credentials
-from feeder.cli.status import STATUS_TIMEOUT_S, describe, duration, short, size
+from feeder.cli.status import STATUS_TIMEOUT_S, describe
 from feeder.errors import ConfigError, FeederError, printable
+from feeder.figures import duration, share, short, size
 
 if TYPE_CHECKING:
     import grpc
@@ -277,12 +278,15 @@ def _figures(now: pb.DescribeReply, work: Work, served: Sequence[Consumer], rate
         f"{size(work.did.bytes_read / work.seconds)} read",
     )
     table.add_row("threads", _bar(work.busy, "at work", "cyan"))
-    table.add_row("trainers", _bar(waiting(served), "waiting", "yellow"))
+    if served:
+        table.add_row("trainers", _bar(waiting(served), "waiting", "yellow"))
+    else:
+        table.add_row("trainers", Text("none is connected", "dim"))
     for name, field in (("cache", "cache"), ("encoded", "encoded_cache")):
         if now.HasField(field):
             info = getattr(now, field)
-            asked = info.hits + info.misses
-            hits = f", {_share(info.hits / asked)} hits" if asked else ""
+            found = work.hits if field == "cache" else work.encoded_hits
+            hits = "" if found is None else f", {share(found)} hits"
             full = info.bytes / info.budget_bytes if info.budget_bytes else 0.0
             table.add_row(name, _bar(full, f"of {size(info.budget_bytes)}{hits}", "blue"))
     stages = (f"{stage.name} {'-' if stage.mean_s is None else short(stage.mean_s)}" for stage in work.stages)
@@ -303,30 +307,31 @@ def _consumers(consumers: Sequence[Consumer]) -> Table:
         stream = one.stream
         report = stream.report if stream.HasField("report") else None
         table.add_row(
-            Text(printable(stream.job) or "(no name)"),
+            Text(printable(one.job)),
             f"{stream.consumer_index} of {stream.consumer_count}",
             f"{one.images_s:,.0f}",
-            "-" if one.waiting is None else _share(one.waiting),
+            _cell(one.waiting),
             "-" if report is None else f"{report.ready} of {report.prefetch}",
             f"{stream.epoch:,}",
-            "-" if one.done is None else _share(one.done),
+            _cell(one.done),
         )
     return table
 
 
-def _bar(share: float | None, what: str, style: str) -> Text:
+def _cell(part: float | None) -> str:
+    """A share where there is little room."""
+    return "-" if part is None else share(part).replace("under ", "<").replace("over ", ">")
+
+
+def _bar(part: float | None, what: str, style: str) -> Text:
     from rich.text import Text
 
-    if share is None:
+    if part is None:
         return Text("unknown", "dim")
-    full = round(BAR * min(1.0, share))
-    return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {_share(share)} {what}")
+    full = round(BAR * min(1.0, part))
+    return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {share(part)} {what}")
 
 
 def _spark(rates: Sequence[float]) -> str:
     most = max(rates, default=0.0)
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * rate / most))] for rate in rates) if most else ""
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -112,7 +112,7 @@ class Host:
             if self._stopping:
                 return
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "feeder.ray.child", str(os.getpid())],
+                [sys.executable, "-P", "-m", "feeder.child", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

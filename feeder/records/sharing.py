@@ -19,6 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from feeder.errors import StorageError
+from feeder.figures import size
 from feeder.records.claims import Claims
 from feeder.records.index import ShardIndex
 from feeder.records.objects import Shard
@@ -93,7 +94,7 @@ class SharedBuild:
             for folder in {self._path_of(shard).parent for shard in todo}:
                 with _needs_writing(folder):
                     self._claims[folder] = Claims(folder)
-        log.info("indexing %d of %d shards, %.1f MB", len(todo), self._shards, sum(todo.values()) / 1e6)
+        log.info("indexing %d of %d shards, %s", len(todo), self._shards, size(sum(todo.values())))
         self._missing = len(todo)
         # The longest first, so that no thread is left alone with a large one at the end.
         waiting = sorted(todo, key=lambda shard: -todo[shard])

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from feeder.errors import ConfigError
+from feeder.figures import size
 from feeder.trainer.config import TrainConfig
 from feeder.trainer.optimizer import make_optimizer, make_schedule, plain_tensors
 from feeder.trainer.step import make_model, make_state
@@ -109,19 +110,19 @@ class Plan:
             ("rate", "  ".join(f"step {step:,}: {rate:.6g}" for step, rate in self.rates)),
             (
                 "memory",
-                f"{_bytes(memory.total)} on each of {self.devices:,} devices, at most: weights "
-                f"{_bytes(memory.weights)}, gradients {_bytes(memory.gradients)}, optimiser "
-                f"{_bytes(memory.optimizer)}, input {_bytes(memory.inputs)}, activations "
-                f"{_bytes(memory.activations)}",
+                f"{size(memory.total)} on each of {self.devices:,} devices, at most: weights "
+                f"{size(memory.weights)}, gradients {size(memory.gradients)}, optimiser "
+                f"{size(memory.optimizer)}, input {size(memory.inputs)}, activations "
+                f"{size(memory.activations)}",
             ),
         ]
         if self.step_s is None:
-            rows.append(("input", f"{_bytes(self.input_bytes)} a step; --step-time S says how fast"))
+            rows.append(("input", f"{size(self.input_bytes)} a step; --step-time S says how fast"))
         else:
             rows.append(
                 (
                     "input",
-                    f"{self.images_per_s:,.0f} images/s, {_bytes(self.input_bytes_per_s or 0)}/s "
+                    f"{self.images_per_s:,.0f} images/s, {size(self.input_bytes_per_s or 0)}/s "
                     f"for steps of {self.step_s:g} s; {_duration(self.run_s or 0)} of steps in all",
                 )
             )
@@ -229,15 +230,6 @@ def _model(config: TrainConfig) -> str:
     if config.arch == "alexnet_bn":
         return "AlexNet-BN"
     return f"ResNet-{config.depth}" + (", first layer on 2x2 blocks" if config.space_to_depth else "")
-
-
-def _bytes(count: float) -> str:
-    """Like 3.2 GB; powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
 
 
 def _duration(seconds: float) -> str:

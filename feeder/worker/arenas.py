@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, ProtocolError, Refused
+from feeder.figures import size
 from feeder.wire.messages import ArenaOffer, ChunkRequest
 from feeder.wire.side import (
     SIDE_TIMEOUT_S,
@@ -295,7 +296,7 @@ class Arenas:
             self._offered[peer.token] = peer.arena
         with contextlib.suppress(OSError):  # it is gone, as the next event says
             send_token(peer.connection, peer.token)
-        log.info("arena of %.1f MB mapped", offer.nbytes / 1e6)
+        log.info("arena of %s mapped", size(offer.nbytes))
 
     def _done(self, peer: _Peer) -> None:
         """On any thread."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from feeder import figures
 from feeder.batch import ChunkMaker, warm
 from feeder.cache import (
     ENCODED,
@@ -161,7 +162,7 @@ def open_encoded_caching(config: WorkerConfig, datasets: Mapping[str, Dataset]) 
 def _open_cache(path: Path, option: str, size: Size, holds: str, datasets: Mapping[str, Dataset]) -> Cache:
     budget = _budget(path, option, size)  # checked before the folder is made
     cache = Cache(Folder(path, option), budget, holds, datasets)
-    log.info("cache: at most %.1f MB in %s", budget / 1e6, path)
+    log.info("cache: at most %s in %s", figures.size(budget), path)
     return cache
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 
 from feeder.errors import BadRecord, ConfigError
+from feeder.figures import size
 from feeder.records import Dataset, SeekMode
 from feeder.worker.config import WorkerConfig
 
@@ -40,13 +41,13 @@ def open_dataset(config: WorkerConfig, seek: SeekMode, name: str, patterns: tupl
         raise
     _warn_of_slow_shards(dataset)
     log.info(
-        "data set %s: %d records in %d shard%s, %d bad, %.1f MB, fingerprint %s",
+        "data set %s: %d records in %d shard%s, %d bad, %s, fingerprint %s",
         name,
         len(dataset),
         len(dataset.shards),
         "s" * (len(dataset.shards) != 1),
         dataset.bad,
-        dataset.nbytes / 1e6,
+        size(dataset.nbytes),
         dataset.fingerprint[:12],
     )
     return dataset

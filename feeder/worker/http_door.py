@@ -182,9 +182,13 @@ class HttpDoor:
             # Before it serves: a request that comes with the end of the handshake is told of at once.
             self._until_s[handler] = self._loop.time() + STALL_S
             try:
-                await self._loop.connect_accepted_socket(
-                    lambda: handler, connection, ssl=tls, ssl_handshake_timeout=timeout_s
+                made = self._loop.create_task(
+                    self._loop.connect_accepted_socket(
+                        lambda: handler, connection, ssl=tls, ssl_handshake_timeout=timeout_s
+                    )
                 )
+                # Without a handshake a request may be answered by now: close() leaves that connection alone.
+                await (made if tls is not None else asyncio.shield(made))
             except BaseException as error:
                 del self._until_s[handler]
                 if isinstance(error, ConnectionAbortedError):  # as event loops call a handshake's timeout

@@ -1,4 +1,5 @@
-"""What a worker counts, as Prometheus reads it: made anew of Describe's answer whenever it is asked for."""
+"""What a worker counts, as Prometheus reads it: made anew of Describe's answer whenever it is asked for; and
+what any process has, as Prometheus' clients name it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -80,6 +81,7 @@ def registry_of(
     if certificate_ends is not None:
         registry.register(_Certificate(certificate_ends))
     registry.register(_Described(describe, names))
+    ProcessCollector(registry=registry)
     return registry
 
 

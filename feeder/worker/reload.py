@@ -21,6 +21,7 @@ from feeder.worker.catalog import Catalog
 from feeder.worker.config import WorkerConfig
 from feeder.worker.doubts import doubts
 from feeder.worker.front import Front
+from feeder.worker.log_level import OURS, set_log_level
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.verdict import Verdict, telling
 
@@ -199,12 +200,11 @@ class Reloader:
         if (ends := self.tls.ends) is not None:
             taken += f"; the certificate is valid until {ends:%Y-%m-%d %H:%M} UTC"
         restart = _list("a restart is needed for ", waiting)
-        root, level = logging.getLogger(), logging.getLevelNamesMapping()[now.log_level.upper()]
-        root.setLevel(min(root.level, level))
+        OURS.setLevel(min(OURS.getEffectiveLevel(), logging.getLevelNamesMapping()[now.log_level.upper()]))
         log.info("%s", taken)
         for line in filter(None, (restart, *doubts(now, self._running.access))):
             log.warning("%s", line)
-        root.setLevel(level)
+        set_log_level(now.log_level)
         return Verdict(True, taken, restart)
 
 

@@ -133,7 +133,7 @@ def test_only_what_would_help_is_proposed() -> None:
     assert "--cache-bytes" in lift(BUSY)
     assert "--cache-bytes" not in lift(HALF_CACHED)
     assert "filling" in lift(HALF_CACHED)
-    assert "50% of the images" in lift(cached(BUSY, full=True))
+    assert "50 % of the images" in lift(cached(BUSY, full=True))
     assert "prefetch" not in lift(BUSY)
     assert "prefetch" in lift(BUSY, prefetch=1)
     assert "yuv420" in lift(RESTS, unsent=25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def filled(open_cache: OpenCache, place: Path) -> Path:
 def test_ls(filled: Path, open_cache: OpenCache, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "ls", "--cache-dir", str(filled)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{filled}: 0.")
+    assert re.fullmatch(rf"{filled}: \d+ kB", lines[0])
     assert [line.split()[:2] for line in lines[2:]] == [["numbers", "80"], ["others", "80"]]
     open_cache()
     assert main(["cache", "ls", "--cache-dir", str(filled)]) == 0

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from feeder.cli import main
 from feeder.records.pack import pack
 from feeder.records.synth import synth
 
+DEADLINE_S = 60.0
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 ROWS = [f"--from={RESULTS / f'{bench}-xeon-2core.jsonl'}" for bench in ("service", "cache", "wire")]
 
@@ -38,14 +45,16 @@ def test_the_first_to_break_is_named(capsys: pytest.CaptureFixture[str]) -> None
     shared = ["--rate", "1e5", "--hosts", "10", "--remote", *ROWS]
     for more, column, breaks in (
         (["--cores", "1"], 0, "cores"),
-        (["--cores", "99", "--disk", "100"], 1, "disk"),
+        (["--cores", "99", "--disk", "1000"], 1, "disk"),
         (["--cores", "99", "--network", "1"], 1, "network"),
         (["--cores", "99", "--memory", "4"], 2, "memory"),
     ):
         found = plan(capsys, *shared, *more)["columns"][column]
         assert (found["breaks"], found["holds"]) == (breaks, False)
         assert main(["plan", *shared, *more]) == 0
-        assert f"{breaks} break" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        assert f"{breaks} break" in text
+        assert "e+0" not in text
 
 
 def test_half_the_bytes_of_yuv420(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +83,31 @@ def test_this_machine_measured_with_pictures_and_their_index(
     assert set(columns) == {"plain", "seek", "cached"}
     assert all(column["need"]["cores"] > 0 for column in columns.values())
     assert found["costs"]["planes_bytes"] > size
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_workers_end_with_a_plan_that_is_cut(tmp_path: Path, number: signal.Signals) -> None:
+    synth(tmp_path / "photos", images=4, classes=1)
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "feeder", "plan", "--rate", "1", "--seconds", "3600"]
+    process = subprocess.Popen(
+        [*command, "--images", str(tmp_path / "photos")],
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (workers := psutil.Process(process.pid).children()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+    finally:
+        process.send_signal(number)
+        code = process.wait(DEADLINE_S)
+    _, left = psutil.wait_procs(workers, DEADLINE_S)
+    assert not left
+    if number != signal.SIGKILL:
+        assert code == 128 + number
+        assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,15 @@ HOSTILE = "[red]job[/red]\x1b[2J"
 def described() -> pb.DescribeReply:
     stream = pb.StreamInfo(job=HOSTILE, session="s", consumer_count=1, images=10)
     stream.report.steps = 3
+    stream.report.step_s, stream.report.wait_s = time.monotonic(), time.monotonic() / 1000
     stream.spec.MergeFrom(pb.Spec(dataset="photos", global_batch=8, lanes=8))
+    nameless = pb.StreamInfo(session="0123456789", consumer_count=1, spec=stream.spec)
     return pb.DescribeReply(
         version="1.2.3",
         worker_id="w",
         live_streams=1,
         max_streams=64,
-        streams=[stream],
+        streams=[stream, nameless],
         uptime_s=time.monotonic(),
         stages=[pb.StageInfo(name="make", chunks=1, total_s=0.5)],
         quarantine=[pb.BadRecordInfo(dataset="photos", shard=HOSTILE, index=7, reason="empty")],
@@ -75,8 +77,11 @@ def test_one_frame_fits_and_shows_names_as_they_are(
     out = capsys.readouterr().out
     assert all(len(line) <= columns for line in out.splitlines())
     assert "\x1b" not in out
-    for text in ("serving", "feeder 1.2.3", "make", "photos") + (("[red]job[/red]",) if columns > 80 else ()):
-        assert text in out
+    shown = ["serving", "feeder 1.2.3", "make", "photos", "waits under 1 %", "under 1 % waiting", " <1 % "]
+    if columns > 80:
+        shown += ["[red]job[/red]", "session 01234567"]
+    for text in shown:
+        assert text in re.sub(r"[\s│]+", " ", out)
 
 
 def test_a_worker_that_is_silent_is_named_beside_one_that_answers(

@@ -311,6 +311,10 @@ def test_a_node_without_the_data_says_so(cluster: Cluster, tmp_path: Path, name:
     assert done.returncode == 1
     assert "ended with exit code 2" in done.stdout
     assert str(tmp_path / "none") in done.stdout
+    assert f"`feeder ray down --name {name}` ends it" in done.stderr
+    done = cluster.feeder("address", "--name", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no worker is ready" in done.stderr
     done = cluster.feeder("status", "--json", "--name", name)
     assert done.returncode == 1
     assert json.loads(done.stdout)["places"][0]["restarts"] >= 1

@@ -19,6 +19,7 @@ import feeder
 from feeder.cache import Folder
 from feeder.cli import main
 from feeder.cli.status import describe
+from feeder.figures import size
 from feeder.wire.address import parse_address
 
 pytest.importorskip("feeder.decode._kernel", reason="only the native decoder keeps planes")
@@ -150,7 +151,7 @@ def test_budgets_change_while_an_epoch_runs(
             assert [worker.reconnects for worker in stream.stats().workers.values()] == [0]
     assert found == found_behind == expected
     log = setup.worker.log.read_text()
-    assert f"cache: at most {SMALL / 1e6:.1f} MB in {setup.cache} from now on" in log
+    assert f"cache: at most {size(SMALL)} in {setup.cache} from now on" in log
     assert "Traceback" not in log
 
 

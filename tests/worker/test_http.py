@@ -208,6 +208,27 @@ def lives(address: Address) -> bool:
         return False
 
 
+def test_probes_while_it_closes_leave_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    closed = threading.Event()
+
+    def probe(address: Address) -> None:
+        while not closed.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                get(str(address), "/livez")
+
+    for _ in range(10):  # a probe meets the moment of closing in about one of two
+        closed.clear()
+        with HttpSide(ANY_PORT) as side:
+            assert get(str(side.address), "/livez")[0] == 200
+            probes = [threading.Thread(target=probe, args=(side.address,)) for _ in range(3)]
+            for thread in probes:
+                thread.start()
+        closed.set()
+        for thread in probes:
+            thread.join()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_one_connection_too_many_is_refused_and_those_that_end_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

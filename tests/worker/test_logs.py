@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import feeder
 from feeder.cli.log import JsonFormatter
 from feeder.errors import BadRecord
+from feeder.worker.access import new_token
 
 StartWorker = Callable[..., Any]
 
@@ -47,6 +49,27 @@ def test_the_level_says_what_is_left_out(start_worker: StartWorker) -> None:
     with feeder.connect(worker.address).stream("train", batch_size=8, image_size=32) as stream:
         next(stream)
     assert [line for line in lines(worker) if line["level"] in ("debug", "info")] == []
+
+
+def test_debugging_a_worker_writes_down_no_token(
+    start_worker: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, entry = new_token("trainers")
+    for name, text in (("tokens.toml", entry), ("token", token)):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("FEEDER_TOKEN_FILE", str(tmp_path / "token"))
+    worker = start_worker("--log-level", "debug", "--tokens", str(tmp_path / "tokens.toml"))
+    with (
+        feeder.connect(worker.address) as client,
+        client.stream("train", batch_size=8, image_size=32) as stream,
+    ):
+        next(stream)
+    assert worker.stop() == 0
+    log = "\n".join(worker.log)
+    assert " the client closed the connection" in log  # which feeder says at this level only
+    assert token not in log
+    assert "authorization" not in log
 
 
 def test_a_start_that_fails_is_an_object_too(start_worker: StartWorker) -> None:

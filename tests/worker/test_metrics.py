@@ -39,6 +39,7 @@ def families(reply: pb.DescribeReply) -> dict[str, Metric]:
         for family in registry_of(
             lambda: reply, Refusals(), lambda: datetime(2030, 1, 1, tzinfo=UTC)
         ).collect()
+        if not family.name.startswith("process_")
     }
 
 
@@ -92,6 +93,13 @@ def test_buckets_add_up() -> None:
     assert found["feeder_stage_seconds_bucket", "make", "+Inf"] == 5
     assert found["feeder_stage_seconds_count", "make"] == 5
     assert found["feeder_stage_seconds_sum", "make"] == 1.5
+
+
+def test_what_any_process_has() -> None:
+    names = {family.name for family in registry_of(full_reply).collect()}
+    page = (ROOT / "docs/metrics.md").read_text()
+    listed = set(re.findall(r"`(process_\w+?)(?:_total)?`", page))
+    assert listed == {name for name in names if name.startswith("process_")} > {"process_cpu_seconds"}
 
 
 def test_one_series_a_consumer() -> None:

@@ -150,6 +150,7 @@ def test_names_are_for_those_who_may_see_them(side: HttpSide) -> None:
     assert values["names"] is False
     assert [verdict["limit"] for verdict in values["verdicts"]] == ["trainer"]
     assert values["streams"] == 1
+    assert [(one["job"], one["number"]) for one in values["consumers"]] == [("", 0)]
     for secret in (JOB, "secret-shard", "10.1.2.3"):
         assert secret not in json.dumps(values)
     assert get(side.address, "/pictures").status == 403

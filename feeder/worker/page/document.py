@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import resources
 
 from feeder.errors import printable
+from feeder.figures import size
 from feeder.wire.v1 import feeder_pb2 as pb
 
 __all__ = ["Document"]
@@ -91,7 +92,7 @@ def _facts(worker: pb.DescribeReply | None) -> Iterator[str]:
         sizes = {
             "Records": f"{info.records:,}",
             "Shards": f"{info.shards:,}",
-            "Size": f"{info.bytes / 1e6:,.0f} MB",
+            "Size": size(info.bytes),
         }
         for name, number in sizes.items():
             yield f'<td class="number" role="cell" data-name="{name}">{number}</td>'

@@ -129,6 +129,7 @@ def stream_id(stream: pb.StreamInfo) -> str:
 
 
 def _values(now: pb.DescribeReply, last: Work, lately: Work, served: list[Consumer]) -> dict[str, Any]:
+    jobs: dict[str, int] = {}  # numbered, so that those whose names are hidden can be told from each other
     return {
         "uptime_s": now.uptime_s,
         "draining": now.draining,
@@ -144,11 +145,14 @@ def _values(now: pb.DescribeReply, last: Work, lately: Work, served: list[Consum
             _cache(what, getattr(now, name), share)
             for name, what, share in (
                 ("cache", "decoded images", lately.hits),
-                ("encoded_cache", "records of object stores", None),
+                ("encoded_cache", "records of object stores", lately.encoded_hits),
             )
             if now.HasField(name)
         ],
-        "consumers": [_consumer(consumer) for consumer in served[:MAX_CONSUMERS]],
+        "consumers": [
+            _consumer(consumer) | {"number": jobs.setdefault(consumer.job, len(jobs))}
+            for consumer in served[:MAX_CONSUMERS]
+        ],
         "unnamed": max(0, len(served) - MAX_CONSUMERS),
         "bad": [
             {"dataset": bad.dataset, "shard": bad.shard, "index": bad.index, "reason": bad.reason}
@@ -181,7 +185,7 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
     stream = consumer.stream
     values = {
         "id": stream_id(stream),
-        "job": stream.job,
+        "job": consumer.job,
         "peer": stream.peer,
         "dataset": stream.spec.dataset,
         "index": stream.consumer_index,

@@ -24,13 +24,14 @@ function make(tag, attributes = {}, ...children) {
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const count = (value) => whole.format(value);
-const percent = (share) => (share > 0 && share < 0.01 ? "under 1 %" : `${Math.round(share * 100)} %`);
+// As feeder/figures.py: nothing at all is 0 %, all of it 100 %.
+const percent = (share) => (share > 0 && share < 0.01 ? "under 1 %" : share > 0.99 && share < 1 ? "over 99 %" : `${Math.round(share * 100)} %`);
 const plural = (value, one, many = one + "s") => `${count(value)} ${value === 1 ? one : many}`;
 
 function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let unit = 0;
-  while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
+  while (value >= 999.5 && unit < units.length - 1) { value /= 1000; unit += 1; }
   return [value >= 100 || unit === 0 ? count(value) : String(Number(value.toPrecision(3))), units[unit]];
 }
 const size = (value) => bytes(value).join(" ");
@@ -143,7 +144,7 @@ function row(names, cells) {
   return make("tr", { role: "row" }, ...cells);
 }
 
-const named = (consumer) => consumer.job || "a stream without a job’s name";
+const named = (consumer) => consumer.job || "a job whose name is hidden";
 
 function lanesMap(job) {
   const svg = make("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img" });
@@ -187,7 +188,7 @@ const HEADINGS = ["Images/s here", "Waits", "Ready", "Requests", "Steps", "Image
 function drawJobs(sample) {
   const jobs = new Map();
   for (const consumer of sample.consumers) {
-    const key = JSON.stringify([consumer.job || consumer.id, consumer.dataset]);
+    const key = JSON.stringify([consumer.job || consumer.number, consumer.dataset]);
     jobs.set(key, [...(jobs.get(key) || []), consumer]);
   }
   $("hidden").hidden = sample.names;
