@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,10 @@ settings.load_profile("feeder")
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAK_DEADLINE_S = 5.0
+
+# A shell ignores SIGINT for what it starts in the background, and so would all processes of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Where workers make their side sockets: not where those of this user's own are, and with a short path.
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="feeder-tests-")
