@@ -3,13 +3,9 @@ import json
 from bench import bench_jobs
 
 
-def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
+def test_rows_of_a_run(small_images, monkeypatch, capsys):
     monkeypatch.setattr(bench_jobs, "WARM_UP_BATCHES", 1)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for path in sorted(imagenet_sample.iterdir())[:100]:
-        (folder / path.name).symlink_to(path)
-    settings = {"folder": folder, "shards": None, "rounds": 1, "batches": 2, "size": 32, "threads": 1}
+    settings = {"folder": small_images, "shards": None, "rounds": 1, "batches": 2, "size": 32, "threads": 1}
     assert bench_jobs.run(as_json=True, **settings) == 0
     head, *rows = map(json.loads, capsys.readouterr().out.splitlines())
     assert (head["bench"], head["threads"]) == ("jobs", 1)

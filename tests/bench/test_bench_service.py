@@ -6,15 +6,12 @@ from bench import bench_service
 from bench import contestant as contestant_module
 
 
-def test_rows_of_a_run(imagenet_sample, tmp_path, monkeypatch, capsys):
+def test_rows_of_a_run(small_images, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
     monkeypatch.setattr(bench_service, "WARM_UP_BATCHES", 1)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for path in sorted(imagenet_sample.iterdir())[:100]:
-        (folder / path.name).symlink_to(path)
+    monkeypatch.setattr(bench_service, "CACHED_BATCHES", 2)
     code = bench_service.run(
-        folder=folder, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
+        folder=small_images, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
     )
     rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
     head, *contestants, left_out, summary = rows

@@ -27,7 +27,10 @@ def test_rows_of_a_run(monkeypatch, capsys):
     assert summary["compared"]["Arrow Flight"]["ratio"] == flight["feeder_times_faster"]["median"]
 
 
-def test_what_arrives_changed_is_no_contestant(monkeypatch, tmp_path):
+def test_what_arrives_changed_is_no_contestant(monkeypatch):
+    monkeypatch.setattr(
+        bench_wire, "CONTESTANTS", {bench_wire.FEEDER: bench_wire.CONTESTANTS[bench_wire.FEEDER]}
+    )
     monkeypatch.setattr(bench_wire.np, "array_equal", lambda arrived, sent: False)
     with pytest.raises(bench_wire.ContestantFailed, match="not what was sent"):
         bench_wire.run(rounds=1, batches=1, size=8)
