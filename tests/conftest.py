@@ -185,6 +185,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+def pytest_collection_finish() -> None:
+    """Takes what is there by now, libraries above all, out of the garbage collector's sight: tests collect often."""
+    gc.collect()
+    gc.freeze()
+
+
 # Pools of libraries that live as long as the process; none of them is ours.
 _LIBRARY_THREADS = ("ThreadPoolExecutor-", "fsspecIO", "jax", "orbax", "metadata_store", "pymp", "tqdm")
 
