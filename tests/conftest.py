@@ -186,7 +186,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what is there by now, libraries above all, out of the garbage collector's sight: tests collect often."""
+    """Keeps what is there by now, libraries above all, out of the garbage collections of tests."""
     gc.collect()
     gc.freeze()
 
