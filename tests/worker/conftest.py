@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import queue
 import re
@@ -112,6 +113,17 @@ class WorkerProcess:
     def describe(self) -> pb.DescribeReply:
         with self.channel() as channel:
             return describe(channel)
+
+    def threads(self) -> int:
+        """Its threads without gRPC's, which have names of their own: of those some begin when the machine is
+        busy, and end half a minute later."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        name = (tasks / str(self.process.pid) / "comm").read_text()
+        found = 0
+        for task in tasks.iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended by now
+                found += (task / "comm").read_text() in (name, "feeder-decode\n")
+        return found
 
     def wait(self) -> tuple[int, str]:
         """Exit code, and what came on stdout after the first line."""

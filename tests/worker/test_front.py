@@ -50,10 +50,7 @@ from feeder.worker.front import Front
 
 DEADLINE_S = 30.0
 POOLS = 5
-"""Threads and descriptors by which gRPC's own pools may grow."""
-
-IDLE_THREADS_S = 90.0
-"""gRPC's event engine starts threads on a busy machine, and lets one go after half a minute of nothing."""
+"""Threads and descriptors by which pools may grow."""
 
 ANY_PORT = Address("tcp", "127.0.0.1", 0)
 Make = Callable[..., Any]
@@ -211,7 +208,7 @@ def test_a_killed_client_leaves_nothing(worker: Any, channel: grpc.Channel, open
     """In the middle of answers that it does not read, so that the worker waits for its socket."""
     process = psutil.Process(worker.process.pid)
     served_once(worker, opening(channel))
-    fds, threads = process.num_fds(), process.num_threads()
+    fds, threads = process.num_fds(), worker.threads()
     requests = [ChunkRequest(n, 0, 0, tuple(range(8))) for n in range(50)]
     messages = [encode_request(message).hex() for message in (opening(channel, image_size=512), *requests)]
     for _ in range(2):
@@ -229,7 +226,7 @@ def test_a_killed_client_leaves_nothing(worker: Any, channel: grpc.Channel, open
             client.wait()
         until(lambda: worker.describe().live_streams == 0)
     until(lambda: process.num_fds() <= fds + POOLS)
-    until(lambda: process.num_threads() <= threads + POOLS, IDLE_THREADS_S)
+    until(lambda: worker.threads() <= threads + POOLS)
 
 
 def _mutated(chance: random.Random, data: bytes) -> bytes:
@@ -286,7 +283,7 @@ def test_garbage_and_mutations_leave_the_worker_as_it_was(
     host, _, port = worker.address.rpartition(":")
     first = encode_request(opening(channel))
     served_once(worker, opening(channel))
-    fds, threads = process.num_fds(), process.num_threads()
+    fds, threads = process.num_fds(), worker.threads()
     chance = random.Random(20261130)
     for _ in range(150):
         data = _conversation(chance, first)
@@ -306,7 +303,7 @@ def test_garbage_and_mutations_leave_the_worker_as_it_was(
                 pass  # it may well not listen to the end
     until(lambda: worker.describe().live_streams == 0)
     until(lambda: process.num_fds() <= fds + POOLS)
-    until(lambda: process.num_threads() <= threads + POOLS, IDLE_THREADS_S)
+    until(lambda: worker.threads() <= threads + POOLS)
     ours = ("a connection is given up", "a call failed", "reading requests failed")
     assert not [line for line in worker.log if line.endswith(ours)], worker.log
     served_once(worker, opening(channel))
