@@ -49,8 +49,9 @@ format: $(VENV)/dev/.ready  ## rewrite the sources as `make check` wants them
 	$(VENV)/dev/bin/ruff check --fix .
 	$(VENV)/dev/bin/ruff format .
 
+# Compiled modules are kept whatever the environment says: hundreds of processes begin with them.
 test: $(VENV)/dev/.ready $(if $(TORCH),$(VENV)/dev/.torch)  ## the whole suite, at most 12 minutes on two cores
-	$(VENV)/dev/bin/pytest -m 'not soak' -n 3 --dist loadfile --no-loadscope-reorder  # three, since many tests wait
+	PYTHONDONTWRITEBYTECODE= $(VENV)/dev/bin/pytest -m 'not soak' -n 3 --dist loadfile --no-loadscope-reorder  # three, since many tests wait
 
 docs: $(VENV)/docs/.ready  ## the documentation as a site in build/docs; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(VENV)/docs/bin/mkdocs build --quiet
