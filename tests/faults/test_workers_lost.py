@@ -31,8 +31,9 @@ def undisturbed(pair: Any, digest_batches: Digest) -> list[str]:
 
 
 @pytest.fixture
-def two(shards: Path, start_worker: Any) -> tuple[Any, Any]:
-    return start_worker(shards), start_worker(shards)
+def two(shards: Path, pair: Any, start_worker: Any) -> tuple[Any, Any]:
+    """One that is left in peace, and one that need not be."""
+    return pair[1], start_worker(shards)
 
 
 @pytest.fixture(params=["shm", "grpc"])
@@ -138,12 +139,9 @@ def test_a_worker_that_stops_is_passed_by_as_soon_as_it_is_later_than_usual(
 
 
 def test_if_all_workers_are_dead_the_stream_says_so_and_goes_on_when_they_are_back(
-    two: tuple[Any, Any],
-    shards: Path,
-    start_worker: Any,
-    undisturbed: list[str],
-    digest_batches: Digest,
+    shards: Path, start_worker: Any, undisturbed: list[str], digest_batches: Digest
 ) -> None:
+    two = start_worker(shards), start_worker(shards)
     client = feeder.connect([worker.address for worker in two])
     with client.stream("data", **ARGUMENTS, prefetch_bytes=ROOM, stall_timeout_s=2) as stream:
         batches = take(stream, 5)
