@@ -26,6 +26,12 @@ from feeder.cli import main
 DEPLOY = Path(__file__).parents[2] / "deploy"
 READY = "feeder worker listening on "
 TIMEOUT_S = 120.0
+# Code that is compiled sooner, and run only a few times.
+JAX = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +205,7 @@ def test_the_trainer_of_compose_is_given_options_that_it_has(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ | JAX,
     )
     assert done.returncode == 0, done.stderr
     assert "resnet50" in done.stdout
@@ -222,11 +228,7 @@ def cluster(tmp_path: Path) -> dict[str, str]:
     (tools / "feeder").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m feeder "$@"\n')
     for tool in tools.iterdir():
         tool.chmod(0o755)
-    return os.environ | {
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "RUN_DIR": str(tmp_path / "run"),
-        "JAX_PLATFORMS": "cpu",
-    }
+    return os.environ | JAX | {"PATH": f"{tools}:{os.environ['PATH']}", "RUN_DIR": str(tmp_path / "run")}
 
 
 def test_the_slurm_job_trains_and_leaves_no_worker(
