@@ -57,9 +57,11 @@ def images() -> list[bytes]:
     return found
 
 
-@pytest.fixture
-def folder(make_shards: Callable[..., Path], tmp_path: Path, images: list[bytes]) -> Path:
-    return make_shards(tmp_path / "data", images)
+@pytest.fixture(scope="module")
+def folder(
+    make_shards: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, images: list[bytes]
+) -> Path:
+    return make_shards(tmp_path_factory.mktemp("cached") / "data", images)
 
 
 @pytest.fixture
@@ -67,10 +69,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def expected(folder: Path, start_worker: Any, digest_batches: Any) -> list[list[str]]:
+@pytest.fixture(scope="module")
+def expected(folder: Path, start_workers: Any, digest_batches: Any) -> list[list[str]]:
     """Digests of the batches of four epochs, by a worker without a cache."""
-    worker = start_worker(folder)
+    worker = start_workers(folder)
     found = [epoch(worker, digest_batches, number) for number in range(4)]
     assert not describe(worker).HasField("cache")
     worker.signal(signal.SIGTERM)
