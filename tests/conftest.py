@@ -169,12 +169,21 @@ def s3(s3_server: S3Server) -> Iterator[S3Server]:
 # One process runs a file from its start to its end: these take longest, and the suite would wait for one that
 # begins late.
 _BEGIN_WITH = (
+    "trainer/test_train.py",
+    "decode/test_checks.py",
+    "deploy/test_ray.py",
     "trainer/test_mesh_run.py",
     "trainer/test_parallel.py",
-    "decode/test_checks.py",
     "service/test_cache.py",
     "packaging/test_wheel.py",
-    "trainer/test_train.py",
+    "deploy/test_commands.py",
+    "faults/test_schedules.py",
+    "service/test_object_store.py",
+    "service/test_doctor.py",
+    "service/test_seek.py",
+    "faults/test_workers_lost.py",
+    "bench/test_experiment_wait.py",
+    "bench/test_bench_service.py",
     "trainer/test_step.py",
 )
 
