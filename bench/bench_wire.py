@@ -117,7 +117,7 @@ def _party(
 ) -> Party:
     """Both sides of a contestant, once what arrives is what was sent."""
     if told.get("tls"):
-        told = {"certificate": str(_certificate(name, place))}
+        told = {**told, "certificate": str(_certificate(name, place))}
     flags = ("--cores", ",".join(map(str, cores)), "--variant")
     server = stack.enter_context(rival(name, None, script, *flags, "server"))
     server.load(path=str(place / "batches.npy"), **told)

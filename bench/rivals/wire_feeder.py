@@ -45,6 +45,9 @@ VARIANTS = ("server", "consumer")
 CHUNK_IMAGES = 32
 """As many as feeder's client asks for at a time."""
 
+NOBODY = ""
+"""The name of the token of all calls here: there is none."""
+
 CALLS = 16
 """At a time: more than there are."""
 
@@ -74,7 +77,7 @@ class Server:
         context.add_callback(stream.close)
         threading.Thread(target=self._receive, args=(requests, context, stream)).start()
         stream.wait_opened(OPEN_DEADLINE_S)
-        key = self._joins.offer(stream) if stream.of is stream else b""
+        key = self._joins.offer(stream, NOBODY) if stream.of is stream else b""
         yield encode_reply(Opened("bench", 2 * READY_BATCHES, join=key))
         while (answer := stream.of.next(lambda: True)) is not None:
             yield answer.data
@@ -90,7 +93,7 @@ class Server:
                 if isinstance(request, ChunkRequest):
                     stream.put(Answer(self._messages[request.id - 1]))
                 elif isinstance(request, Join):
-                    stream.opened(of=self._joins.join(request.key, stream))
+                    stream.opened(of=self._joins.join(request.key, stream, NOBODY))
                 else:
                     stream.opened()
         except CallFailed:

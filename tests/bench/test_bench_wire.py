@@ -11,15 +11,20 @@ def test_rows_of_a_run(monkeypatch, capsys):
     head, *contestants, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert code == 0
     assert (head["bench"], head["batches"], head["batch"]) == ("wire", 100, 64)
-    ours, secure, _, flight = contestants[:4]
-    assert [row["contestant"] for row in contestants] == [
+    rows = {row["contestant"]: row for row in contestants}
+    assert list(rows) == [
         "feeder",
+        "feeder, one connection",
         "feeder (TLS)",
         "bare sockets",
+        "bare sockets, one connection",
         "Arrow Flight",
+        "Arrow Flight, two connections",
         "grpc.aio",
+        "grpc.aio, two connections",
         "grpc.aio, its defaults",
     ]
+    ours, secure, flight = rows["feeder"], rows["feeder (TLS)"], rows["Arrow Flight"]
     assert ours["gigabytes_per_s"]["median"] == pytest.approx(
         ours["images_per_s"]["median"] * 16 * 16 * 3 / 1e9, abs=1e-3
     )
