@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 well, 1 found something bad, 2 error, 130 interrupted."""
     # What gRPC says of a refused handshake, such as "Corruption detected", would stand before our own reason.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _open_standard_files()
     try:
         args = _parse(_parser(), sys.argv[1:] if argv is None else list(argv))
         run: Callable[[argparse.Namespace], int] = args.run
@@ -103,6 +104,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             where = "cannot write the output: "
             _drop_output()
         return _fail(f"{where}{error.strerror or error}")
+
+
+def _open_standard_files() -> None:
+    """Opens /dev/null where stdin, stdout or stderr is closed: the next shard or socket would get its number,
+    and with it what a library has to say."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _fail(message: str) -> int:
