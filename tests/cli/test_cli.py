@@ -487,3 +487,16 @@ def test_standard_files_that_are_closed() -> None:
     assert token.startswith("feeder_")
     first, _, third = shown.split(" ")
     assert first == third == os.devnull
+
+
+def test_stdout_that_is_closed_or_takes_only_ascii() -> None:
+    """Output goes nowhere, and what cannot be written comes as escapes."""
+    command = f"exec \"{sys.executable}\" -c \"from feeder.cli import main; exit(main(['config', 'show', "
+    command += "'--dataset', 'ü=/x']))\""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for end, shown in ((">&-", False), ("", True)):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {end}"], capture_output=True, text=True, timeout=60, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("\\xfc" in done.stdout) == shown
