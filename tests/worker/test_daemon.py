@@ -97,7 +97,8 @@ def test_libraries_start_no_threads_of_their_own() -> None:
         "main(['worker', '--dataset', 'x=/nowhere', '--listen', '127.0.0.1:0'])\n"
         "assert 'numpy' in __import__('sys').modules\n"
         "for _ in range(100):\n"  # a thread of gRPC's gives itself its name, and on a busy machine late
-        "    names = [open(f'/proc/self/task/{task}/comm').read() for task in os.listdir('/proc/self/task')]\n"
+        "    tasks = os.listdir('/proc/self/task')\n"
+        "    names = [open(f'/proc/self/task/{task}/comm').read() for task in tasks]\n"
         "    if (unnamed := names.count(open('/proc/self/comm').read())) == 1:\n"
         "        break\n"
         "    time.sleep(0.05)\n"
