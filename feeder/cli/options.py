@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ __all__ = [
     "add_client_options",
     "add_dataset_options",
     "add_record_options",
+    "amount",
     "client_credentials",
     "file_name",
     "file_path",
@@ -151,6 +153,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= sys.maxsize:
         raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
     return int(text)
+
+
+def amount(text: str) -> float:
+    """The value of an option that is a quantity: more than 0, such as 1.05e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
 
 
 def thread_count(text: str) -> int:

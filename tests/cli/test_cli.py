@@ -500,3 +500,10 @@ def test_stdout_that_is_closed_or_takes_only_ascii() -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert ("\\xfc" in done.stdout) == shown
+
+
+def test_spans_of_time_that_cannot_be(capsys: Out) -> None:
+    for option in ("--seconds", "--step-time"):
+        for value in ("nan", "inf", "0", "-1", ""):
+            assert exits("train", "--config", "tiny", f"{option}={value}") == 2
+            assert f"argument {option}: must be a number above 0, got {value!r}" in capsys.readouterr().err
