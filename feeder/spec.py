@@ -9,7 +9,17 @@ from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
 
-__all__ = ["Augment", "OnBad", "Output", "Remainder", "Resample", "Sampler", "StreamSpec", "image_shape"]
+__all__ = [
+    "MAX_IMAGE_SIZE",
+    "Augment",
+    "OnBad",
+    "Output",
+    "Remainder",
+    "Resample",
+    "Sampler",
+    "StreamSpec",
+    "image_shape",
+]
 
 Augment: TypeAlias = Literal["train", "eval", "none"]
 Sampler: TypeAlias = Literal["torchvision", "inception"]

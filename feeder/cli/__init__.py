@@ -8,7 +8,9 @@ each the function that does the work: `run(args) -> int`, the exit code. Heavy i
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -73,12 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 well, 1 found something bad, 2 error, 130 interrupted."""
     # What gRPC says of a refused handshake, such as "Corruption detected", would stand before our own reason.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _prepare_standard_files()
     try:
         args = _parse(_parser(), sys.argv[1:] if argv is None else list(argv))
         run: Callable[[argparse.Namespace], int] = args.run
         code = run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk can still be reported
+        sys.stdout.flush()  # here, where a full disk can still be reported
         return code
     except FeederError as error:
         return _fail(str(error))
@@ -103,6 +105,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             where = "cannot write the output: "
             _drop_output()
         return _fail(f"{where}{error.strerror or error}")
+
+
+def _prepare_standard_files() -> None:
+    """Opens /dev/null where stdin, stdout or stderr is closed: the next shard or socket would get its number,
+    and with it what a library has to say. Has stdout take any text."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")  # rather than to fail at a name, or at a frame
 
 
 def _fail(message: str) -> int:

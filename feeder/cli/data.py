@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.cli.options import add_record_options, record_format, record_keys, thread_count
 from feeder.errors import printable
 from feeder.figures import size
 
@@ -148,7 +148,7 @@ def _register_pack(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="fail on a file that is no image")
     parser.add_argument("--force", action="store_true", help="replace shards of these names")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=thread_count, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=clean_on_sigterm(_pack))
 
@@ -210,7 +210,7 @@ def _register_synth(subparsers: Subparsers) -> None:
         "--classes", type=int, required=True, metavar="K", help="number of classes, at most 1000"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="%(default)s unless given")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=thread_count, metavar="N", help="threads (all usable cores)")
     parser.set_defaults(run=clean_on_sigterm(_synth))
 
 
@@ -239,7 +239,7 @@ def _register_index(subparsers: Subparsers) -> None:
     add_record_options(parser)
     parser.add_argument("--seek", action="store_true", help="learn the seek points of all images")
     parser.add_argument("--force", action="store_true", help="build all anew, also good ones")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=thread_count, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=clean_on_sigterm(_index))
 

@@ -101,8 +101,8 @@ def learn(
             except OSError as error:
                 raise StorageError(
                     f"{error.filename or dataset.locate(number)[0]}: cannot write seek points: "
-                    f"{error.strerror or error}: make the folder writable, or keep indexes and points "
-                    f"elsewhere (--index-dir)"
+                    f"{error.strerror or error}: let the folder be writable and have room, or keep "
+                    f"indexes and points elsewhere (--index-dir)"
                 ) from error
             damaged = sum(reason is not None for reason in reasons)
             return Learned(**counts, learned=len(records), damaged=damaged)

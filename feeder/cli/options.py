@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +18,16 @@ __all__ = [
     "add_client_options",
     "add_dataset_options",
     "add_record_options",
+    "amount",
     "client_credentials",
+    "file_name",
     "file_path",
     "folder_path",
     "label_base",
     "positive",
     "record_format",
     "record_keys",
+    "thread_count",
 ]
 
 CREDENTIALS = {
@@ -33,6 +38,8 @@ CREDENTIALS = {
     "token_file": "holds the token to show to workers that want one (default: $FEEDER_TOKEN_FILE)",
 }
 """Fields of Credentials, and what they are for."""
+
+MAX_THREADS = 4096
 
 FORMATS = ("auto", "tfrecord", "webdataset", "parquet", "folder")
 
@@ -93,7 +100,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Options of a command that talks to workers: what they are shown, and whom it trusts."""
     group = parser.add_argument_group("workers with TLS or tokens, see docs/security.md")
     for name, text in CREDENTIALS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", help=text)
+        group.add_argument(f"--{name.replace('_', '-')}", type=file_name, metavar="FILE", help=text)
 
 
 def client_credentials(args: argparse.Namespace) -> Credentials:
@@ -143,6 +150,30 @@ def file_path(text: str) -> Path:
 
 def positive(text: str) -> int:
     """The value of an option that counts something."""
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= sys.maxsize:
         raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
     return int(text)
+
+
+def amount(text: str) -> float:
+    """The value of an option that is a quantity: more than 0, such as 1.05e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def thread_count(text: str) -> int:
+    """The value of --jobs."""
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"must be in [1, {MAX_THREADS}], got {text!r}")
+    return int(text)
+
+
+def file_name(text: str) -> str:
+    """The value of an option that names a file or says another word."""
+    file_path(text)
+    return text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feeder.cli.data import clean_on_sigterm
-from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.cli.options import add_record_options, amount, positive, record_format, record_keys
 from feeder.errors import ConfigError
 from feeder.figures import number
 
@@ -93,7 +93,7 @@ def _register_input(plans: argparse._SubParsersAction[argparse.ArgumentParser]) 
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--rate", type=_amount, required=True, metavar="R", help="images a second, of all hosts"
+        "--rate", type=amount, required=True, metavar="R", help="images a second, of all hosts"
     )
     parser.add_argument(
         "--hosts", type=positive, default=1, metavar="N", help="that run a worker each (default: %(default)s)"
@@ -117,7 +117,7 @@ def _register_input(plans: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     data.add_argument("--records", type=positive, metavar="N", help="in place of what the index says")
     data.add_argument(
-        "--record-bytes", type=_amount, metavar="B", help="mean of a record, in place of the index's"
+        "--record-bytes", type=amount, metavar="B", help="mean of a record, in place of the index's"
     )
     costs = parser.add_argument_group("what an image costs")
     source = costs.add_mutually_exclusive_group()
@@ -137,31 +137,20 @@ def _register_input(plans: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     costs.add_argument(
         "--seconds",
-        type=_amount,
+        type=amount,
         default=1.5,
         metavar="S",
         help="that each column is measured for (default: %(default)s)",
     )
     host = parser.add_argument_group("what a host has (default: cores and memory of what was measured)")
-    host.add_argument("--cores", type=_amount, metavar="N", help="for the worker, and a client beside it")
-    host.add_argument("--memory", type=_amount, metavar="GB", help="for the worker and its cache, 10^9 bytes")
+    host.add_argument("--cores", type=amount, metavar="N", help="for the worker, and a client beside it")
+    host.add_argument("--memory", type=amount, metavar="GB", help="for the worker and its cache, 10^9 bytes")
     host.add_argument(
-        "--disk", type=_amount, metavar="MB/S", help="that storage gives to it, 10^6 bytes a second"
+        "--disk", type=amount, metavar="MB/S", help="that storage gives to it, 10^6 bytes a second"
     )
-    host.add_argument("--network", type=_amount, metavar="GBIT/S", help="that it sends, 10^9 bits a second")
+    host.add_argument("--network", type=amount, metavar="GBIT/S", help="that it sends, 10^9 bits a second")
     add_record_options(parser)
     parser.set_defaults(run=clean_on_sigterm(_input))
-
-
-def _amount(text: str) -> float:
-    """The value of an option that is a quantity: more than 0, such as 1.05e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-    return value
 
 
 def _input(args: argparse.Namespace) -> int:

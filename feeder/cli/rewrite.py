@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from feeder.cli.data import EXIT_FOUND_BAD, Subparsers, clean_on_sigterm
-from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.cli.options import add_record_options, record_format, record_keys, thread_count
 from feeder.figures import size
 
 __all__ = ["register"]
@@ -40,7 +40,7 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("dst", type=Path, metavar="DST", help="folder for the new shards")
     add_record_options(parser)
     parser.add_argument("--force", action="store_true", help="replace shards of the same names")
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=thread_count, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=clean_on_sigterm(_rewrite))
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feeder.cli.options import add_client_options, client_credentials
+from feeder.cli.options import add_client_options, amount, client_credentials
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     devices.add_argument("--coordinator", metavar="HOST:PORT", help="join: where process 0 listens")
     devices.add_argument("--processes", type=int, metavar="N", help="join: how many there are")
     devices.add_argument("--process-index", type=int, metavar="I", help="join: which this is, from 0")
-    parser.add_argument("--seconds", type=float, metavar="S", help="stop after so many seconds of training")
+    parser.add_argument("--seconds", type=amount, metavar="S", help="stop after so many seconds of training")
     parser.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="keep checkpoints there")
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint, with exactly the next steps"
@@ -168,7 +168,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     dry.add_argument(
         "--devices", type=int, metavar="N", help="that share a batch (default: those of --mesh, or 1)"
     )
-    dry.add_argument("--step-time", type=float, metavar="S", help="seconds a step: how fast must input come?")
+    dry.add_argument(
+        "--step-time", type=amount, metavar="S", help="seconds a step: how fast must input come?"
+    )
     add_client_options(parser)
     parser.set_defaults(run=_train)
 

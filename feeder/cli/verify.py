@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feeder.cli.data import EXIT_FOUND_BAD, Subparsers, clean_on_sigterm, count
-from feeder.cli.options import add_record_options, positive, record_format, record_keys
+from feeder.cli.options import add_record_options, positive, record_format, record_keys, thread_count
 from feeder.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def register(subparsers: Subparsers) -> None:
         metavar="DIR",
         help="keep what is done there, so that the same command goes on if interrupted; removed at the end",
     )
-    parser.add_argument("--jobs", type=positive, metavar="N", help="threads (all usable cores)")
+    parser.add_argument("--jobs", type=thread_count, metavar="N", help="threads (all usable cores)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, see docs/verify.md")
     parser.set_defaults(run=clean_on_sigterm(_verify))
 

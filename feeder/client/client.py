@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from feeder.client.arguments import boolean, integer, seconds, text
 from feeder.client.compression import Choice, check_choice
@@ -33,6 +33,7 @@ from feeder.errors import (
 )
 from feeder.order import Order, Position, default_lanes
 from feeder.spec import Augment, OnBad, Output, Remainder, Resample, Sampler, StreamSpec
+from feeder.wire import MAX_NAME
 from feeder.wire.address import Address, parse_target
 from feeder.wire.credentials import Credentials
 from feeder.wire.messages import Open
@@ -276,6 +277,8 @@ class Client:
         image_size = integer("image_size", image_size, least=1)
         shuffle = None if shuffle is None else boolean("shuffle", shuffle)
         job = None if job is None else text("job", job)
+        if job is not None and len(job) > MAX_NAME:
+            raise ConfigError(f"job has at most {MAX_NAME} characters, got {job[:40]!r}...")
         stall_timeout_s = seconds("stall_timeout_s", stall_timeout_s)
         spans = partial(_spans(), dataset=dataset) if boolean("trace", trace) else None
         if not isinstance(reduce, str) and reduce is not None:
@@ -398,6 +401,9 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: call feeder.connect where it is used")
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

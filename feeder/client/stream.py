@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -271,6 +271,12 @@ class Stream(Iterator[Batch]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a stream cannot be pickled or copied: make one in the process that iterates, with start= the "
+            "position of this one to go on there"
+        )
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -101,6 +101,9 @@ class Order:
     def __repr__(self) -> str:
         return f"Order({self.spec!r}, {self.total})"
 
+    def __reduce__(self) -> tuple[type[Order], tuple[StreamSpec, int]]:
+        return Order, (self.spec, self.total)
+
     def lane_start(self, lane: int) -> int:
         """Number of the lane's first record; lane in [0, lanes]."""
         return int(self._starts[lane])

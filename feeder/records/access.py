@@ -342,7 +342,7 @@ def slowness(index: ShardIndex) -> str | None:
     )
 
 
-_OTHER_FILE = "is not the file that was indexed: restart to index it anew"
+_OTHER_FILE = "is not the file that was indexed: `feeder reload`, or a restart, indexes it anew"
 
 
 def _compare(path: Path, now: ShardState, indexed: ShardState) -> None:

@@ -21,7 +21,7 @@ from feeder.records.sharing import SharedBuild
 from feeder.records.sidecar import IndexUnusable, index_path, load_index, write_index
 from feeder.records.stores import describe
 
-__all__ = ["ensure_indexes"]
+__all__ = ["ensure_indexes", "states_of"]
 
 MISSING_SHOWN = 3
 
@@ -67,7 +67,7 @@ def ensure_indexes(
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
     indexes: dict[Shard, ShardIndex] = {}
     unusable: dict[Shard, str] = {}
-    states = _states(shards)
+    states = states_of(shards)
     for shard, state in states.items():
         try:
             if force:
@@ -147,7 +147,13 @@ def _load(
         raise
 
 
-def _states(shards: Sequence[Shard]) -> dict[Shard, ShardState]:
+def states_of(shards: Sequence[Shard]) -> dict[Shard, ShardState]:
+    """What tells each shard, as it is now, from what it was.
+
+    Raises:
+        ConfigError: one is no regular file.
+        StorageError: one cannot be looked at.
+    """
     with Requests(describe=describe) as requests:
         objects = all_states((shard for shard in shards if isinstance(shard, ObjectShard)), requests)
     return {shard: objects[shard] if isinstance(shard, ObjectShard) else _state(shard) for shard in shards}

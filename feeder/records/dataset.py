@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ import google_crc32c
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
 from feeder.records.access import Access, ObjectAccess, PageCache, open_access, slowness
-from feeder.records.build import ensure_indexes
+from feeder.records.build import ensure_indexes, states_of
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
@@ -182,6 +182,9 @@ class Dataset:
         self.bad = sum(int((index.label < 0).sum()) for index in indexes)
         self._keys = keys.of("tfrecord")
         self._contents = [index.content for index in indexes]
+        self._states = {
+            path: replace(index.state, ctime_ns=0) for path, index in zip(shards, indexes, strict=True)
+        }
         cache = PageCache()
         self._requests = Requests(describe=describe)
         self._shards = [
@@ -255,6 +258,18 @@ class Dataset:
 
     def __len__(self) -> int:
         return self._records
+
+    def is_outdated(self, patterns: Sequence[str], format_name: FormatName | None = None) -> bool:
+        """Whether the patterns that it was opened with name other shards now, or shards that have changed.
+        A change time alone does not count, as in reading; nor does a store of objects, which is not asked.
+
+        Raises:
+            ConfigError, StorageError: as open().
+        """
+        if self.is_remote:
+            return False
+        found = states_of(expand(patterns, format_name))
+        return {path: replace(state, ctime_ns=0) for path, state in found.items()} != self._states
 
     @property
     def bytes_read(self) -> int:
@@ -444,7 +459,9 @@ class Dataset:
         """Reads a record that was damaged once more: were its bytes hurt on the way, or in the file?"""
         untouched = shard.access.check(index)
         if shard.label[index] >= 0 and not untouched:  # it was good, and something has touched the file
-            raise StorageError(f"{self.shards[number].path}: was changed in place: restart to index it anew")
+            raise StorageError(
+                f"{self.shards[number].path}: was changed in place: a restart of the worker indexes it anew"
+            )
         payload, wrong = self._payload(number, shard, index)
         if wrong:
             raise BadRecord(*shard.access.place(index), wrong)

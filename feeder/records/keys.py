@@ -56,6 +56,11 @@ class Keys:
             raise ConfigError(
                 f"image and label keys must be two names, got {self.image!r} and {self.label!r}"
             )
+        for key in (self.image, self.label):
+            if any(
+                "\ud800" <= letter <= "\udfff" for letter in key
+            ):  # bytes of a command line that are no text
+                raise ConfigError(f"image and label keys must be text in UTF-8, got {key!r}")
         if not -MAX_LABEL <= self.label_base <= MAX_LABEL:
             raise ConfigError(f"label base must be a class number such as 0 or 1, got {self.label_base}")
 

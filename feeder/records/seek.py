@@ -285,8 +285,8 @@ class SeekFiles:
                 return
             self._warned = True
         log.warning(
-            "seek points are not all kept: %s: %s: make the folder writable, or name another for indexes and "
-            "points (--index-dir)",
+            "seek points are not all kept: %s: %s: let the folder be writable and have room, or name "
+            "another for indexes and points (--index-dir)",
             error.filename or "a shard's points",
             error.strerror or error,
         )

@@ -110,7 +110,7 @@ def write_index(index: ShardIndex, path: Path, keys: Keys) -> None:
     except OSError as error:
         raise StorageError(
             f"{path}: cannot write the index: {error.strerror or error}: "
-            f"make its folder writable, or keep indexes elsewhere (--index-dir)"
+            f"let its folder be writable and have room, or keep indexes elsewhere (--index-dir)"
         ) from error
 
 

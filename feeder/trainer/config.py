@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
-from feeder.spec import Augment, Output, Sampler, image_shape
+from feeder.spec import MAX_IMAGE_SIZE, Augment, Output, Sampler, image_shape
 
 __all__ = [
     "DEPTHS",
@@ -161,6 +161,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not 1 <= self.image_size <= MAX_IMAGE_SIZE:
+            raise ConfigError(f"image_size must be in [1, {MAX_IMAGE_SIZE}] pixels, got {self.image_size}")
         for name in (
             "base_rate",
             "rate",

@@ -72,10 +72,11 @@ def _listening(family: int, kind: int, protocol: int, place: tuple[Any, ...], on
 
 
 def release(address: Address) -> None:
-    """Removes the socket file of a server that stopped."""
+    """Removes the socket file of a server whose listener is closed, unless it is another's by now."""
     if address.kind == "unix":
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)
+        with contextlib.suppress(OSError):
+            if is_abandoned(address.path, socket.SOCK_STREAM):
+                os.unlink(address.path)
 
 
 def listen_unix(listener: socket.socket, path: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -161,7 +161,7 @@ class Reloader:
         budgets = {name: cache.budget_of(getattr(config, name)) for name, cache in self._caches.items()}
         running = self._running
         with ExitStack() as undo:
-            datasets = self._datasets(config.datasets, undo)
+            datasets, renewed, stale = self._datasets(config.datasets, undo)
             for name, cache in self._caches.items():
                 undo.callback(cache.resize, cache.budget)
                 cache.resize(budgets[name])
@@ -176,19 +176,33 @@ class Reloader:
                 running.pipeline.keep(config.share_bytes)
                 before, self.config, self.tls = self.config, config, tls
                 undo.pop_all()
-        return self._say(before, told)
+        return self._say(before, told, renewed, stale)
 
-    def _datasets(self, wanted: Mapping[str, tuple[str, ...]], undo: ExitStack) -> dict[str, Dataset]:
-        datasets = {}
+    def _datasets(
+        self, wanted: Mapping[str, tuple[str, ...]], undo: ExitStack
+    ) -> tuple[dict[str, Dataset], list[str], list[str]]:
+        """What is to be served; names of those that were served before, whose shards have changed; and what
+        is wrong with the shards of such, which stay as they were: no certificate waits for them."""
+        datasets: dict[str, Dataset] = {}
+        renewed, stale = [], []
         for name, patterns in wanted.items():
-            if self.config.datasets.get(name) == patterns:
-                datasets[name] = self._running.catalog.current[name]
-            else:
+            if self.config.datasets.get(name) != patterns:
                 datasets[name] = self._open_dataset(name, patterns)
                 undo.callback(datasets[name].close)
-        return datasets
+                continue
+            datasets[name] = served = self._running.catalog.current[name]
+            try:
+                if served.is_outdated(patterns, self.config.format_name):
+                    datasets[name] = self._open_dataset(name, patterns)
+                    undo.callback(datasets[name].close)
+                    renewed.append(name)
+            except FeederError as error:
+                stale.append(f"data set {name} stays as it was: {error}")
+        return datasets, renewed, stale
 
-    def _say(self, before: WorkerConfig, told: WorkerConfig) -> Verdict:
+    def _say(
+        self, before: WorkerConfig, told: WorkerConfig, renewed: Sequence[str], stale: Sequence[str]
+    ) -> Verdict:
         """Also has the new level of the log hold; what is said here is logged where either has it logged."""
         now = self.config
         names = [field.name for field in dataclasses.fields(WorkerConfig)]
@@ -196,10 +210,11 @@ class Reloader:
         waiting = [name for name in names if getattr(now, name) != getattr(told, name)]
         files = {"certificates": now.tls_cert is not None, "tokens": now.tokens is not None}
         read = [name for name, there in files.items() if there]
+        read += [f"data set {name}, whose shards have changed" for name in renewed]
         taken = f"reloaded{_list(', read again: ', read)}{_list('; changed: ', changed)}"
         if (ends := self.tls.ends) is not None:
             taken += f"; the certificate is valid until {ends:%Y-%m-%d %H:%M} UTC"
-        restart = _list("a restart is needed for ", waiting)
+        restart = "; ".join(filter(None, [*stale, _list("a restart is needed for ", waiting)]))
         OURS.setLevel(min(OURS.getEffectiveLevel(), logging.getLevelNamesMapping()[now.log_level.upper()]))
         log.info("%s", taken)
         for line in filter(None, (restart, *doubts(now, self._running.access))):

@@ -461,3 +461,49 @@ def test_a_folder_without_a_name_is_refused(capsys: Out, option: str) -> None:
     with pytest.raises(SystemExit):
         main(["worker", "--dataset", "d=x", "--listen", "a:0", option, ""])
     assert f"argument {option}: must name a folder, got an empty string" in capsys.readouterr().err
+
+
+def test_a_number_that_is_too_large(capsys: Out) -> None:
+    assert exits("verify", "shards", "--limit", "9" * 30) == 2
+    assert "argument --limit: must be" in capsys.readouterr().err
+
+
+def test_files_of_credentials_without_a_name(capsys: Out) -> None:
+    """Such as a variable that is not set: the token would go over the network without TLS."""
+    for option in ("--tls-ca", "--tls-cert", "--tls-key", "--token-file"):
+        assert exits("status", "127.0.0.1:1", option, "") == 2
+        assert f"argument {option}: must name a file" in capsys.readouterr().err
+
+
+def test_standard_files_that_are_closed() -> None:
+    """Nothing else gets their numbers, and what is for stderr does not come on stdout."""
+    look = "from feeder.cli import main; main(['token', 'new', 'a']); import os; "
+    look += "os.write(9, ' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3)).encode())"
+    script = f'exec "{sys.executable}" -c "$1" 9>&1 <&- 2>&-'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", look], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    token, shown = done.stdout.splitlines()
+    assert token.startswith("feeder_")
+    first, _, third = shown.split(" ")
+    assert first == third == os.devnull
+
+
+def test_stdout_that_is_closed_or_takes_only_ascii() -> None:
+    """Output goes nowhere, and what cannot be written comes as escapes."""
+    command = f"exec \"{sys.executable}\" -c \"from feeder.cli import main; exit(main(['config', 'show', "
+    command += "'--dataset', 'ü=/x']))\""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for end, shown in ((">&-", False), ("", True)):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {end}"], capture_output=True, text=True, timeout=60, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("\\xfc" in done.stdout) == shown
+
+
+def test_spans_of_time_that_cannot_be(capsys: Out) -> None:
+    for option in ("--seconds", "--step-time"):
+        for value in ("nan", "inf", "0", "-1", ""):
+            assert exits("train", "--config", "tiny", f"{option}={value}") == 2
+            assert f"argument {option}: must be a number above 0, got {value!r}" in capsys.readouterr().err

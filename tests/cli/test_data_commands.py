@@ -177,11 +177,12 @@ def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"examples:\n  feeder {command} " in capsys.readouterr().out
 
 
-def test_jobs_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("jobs", ["0", "-1", "4097", "9" * 30])
+def test_jobs_has_bounds(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["index", "x", "--jobs", "0"])
+        main(["index", "x", "--jobs", jobs])
     assert ended.value.code == 2
-    assert "must be a number from 1 on" in capsys.readouterr().err
+    assert "argument --jobs: must be in [1, 4096]" in capsys.readouterr().err
 
 
 def test_sigterm_leaves_no_hidden_folder(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import json
 import logging
+import pickle
 import signal
 import socket
 import sys
@@ -86,6 +88,25 @@ def test_all_workers_are_asked(scripted: Make) -> None:
     workers = [scripted() for _ in range(3)]
     with feeder.connect([worker.address for worker in workers]).stream("data", **TINY) as stream:
         until(stream, lambda: all(worker.asked for worker in workers))
+
+
+def test_what_can_be_pickled_and_copied(scripted: Make) -> None:
+    client = feeder.connect(scripted().address)
+    with client.stream("data", **TINY) as stream:
+        batch = next(stream)
+        ledger = pickle.loads(pickle.dumps(stream.ledger()))
+        assert repr(ledger) == repr(stream.ledger())
+        assert pickle.loads(pickle.dumps(batch)).position == batch.position
+        for one, reason in ((client, "call feeder.connect where it is used"), (stream, "with start= the")):
+            for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=reason):
+                    copied(one)
+        assert next(stream).mask.all()
+
+
+def test_a_name_of_a_job_has_an_end(scripted: Make) -> None:
+    with pytest.raises(ConfigError, match="job has at most 256 characters, got 'xxx"):
+        feeder.connect(scripted().address).stream("data", **TINY, job="x" * 257)
 
 
 def test_an_endless_stream_has_no_length(scripted: Make) -> None:

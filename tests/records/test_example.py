@@ -282,6 +282,6 @@ def test_the_last_key_of_an_entry_counts() -> None:
 
 
 def test_keys_are_checked() -> None:
-    for bad in ({"image": ""}, {"label": "image/encoded"}, {"label_base": 2**40}):
+    for bad in ({"image": ""}, {"image": "\udcff"}, {"label": "image/encoded"}, {"label_base": 2**40}):
         with pytest.raises(ConfigError):
             RecordKeys(**bad)  # type: ignore[arg-type]

@@ -192,6 +192,39 @@ def test_a_worker_with_tls_says_why_it_decodes_on_so_many_threads(setup: Setup) 
     assert re.search(r"on 1 thread: as --threads says$", setup.worker.log.read_text(), re.MULTILINE)
 
 
+def test_shards_that_changed_under_the_same_name(
+    setup: Setup, make_shards: Any, make_jpeg: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A data set of the same patterns is opened anew where its files changed, and stays where the new ones
+    are of no use; neither keeps a new token waiting."""
+    folder = make_shards(setup.folder / "fresh", [make_jpeg(7)] * 9)
+    setup.serve(fresh=folder)
+    reload = ["reload", str(setup.worker.process.pid)]
+    assert main(reload) == 0
+
+    def records() -> int:
+        reply = describe(parse_address(setup.worker.address), setup.credentials)
+        return {info.name: info.records for info in reply.datasets}["fresh"]
+
+    assert records() == 9
+    for shard in folder.glob("train-*"):
+        shard.chmod(0o600)
+    capsys.readouterr()
+    assert main(reload) == 0
+    assert "data set" not in capsys.readouterr().out  # another change time alone is none
+    os.rename(folder, setup.folder / "before")
+    make_shards(folder, [make_jpeg(7)] * 12)
+    assert main(reload) == 0
+    assert "read again: certificates, tokens, data set fresh, whose shards have" in capsys.readouterr().out
+    assert records() == 12
+    (folder / "train-00001-of-00003").write_bytes(b"")
+    (folder / "train-00002-of-00003").unlink()
+    setup.credentials = setup.rotate("second")
+    assert main(reload) == 0
+    assert "data set fresh stays as it was: " in capsys.readouterr().out
+    assert records() == 12
+
+
 def test_tls_ends_and_begins_at_both_ports(setup: Setup) -> None:
     secured = setup.config.read_text()
     setup.config.write_text(secured.replace("tls-cert", "# tls-cert"))

@@ -100,6 +100,7 @@ def test_momentum_is_float32(config: TrainConfig) -> None:
         ({"epochs": 3}, "exactly one of epochs and steps"),
         ({"warmup_steps": None}, "exactly one of warmup_epochs and warmup_steps"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"image_size": -1}, "image_size must be in"),
         ({"base_rate": -0.1}, "base_rate must be 0 or more, got -0.1"),
         ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
         ({"rate": 1.0}, "exactly one of base_rate and rate must be given, got 1.0 and 1.0"),
