@@ -179,14 +179,17 @@ class Stream:
             self._wake_all()
 
     def fail(self, error: FeederError) -> None:
-        """The stream ends with an error, before any answer that waits."""
+        """The stream ends with an error, before any answer that waits; and whoever it carries answers of."""
         with self._lock:
             self._error = self._error or error
             self._wake_all()
+            of = self.of
+        if of is not self:
+            of.fail(error)
 
     def close(self) -> None:
-        """The call is over; answers that wait are dropped. So is whoever it carried answers of: some of them
-        may be lost."""
+        """The call is over; answers that wait are dropped. So is whoever it carries answers of: some may be
+        lost."""
         with self._lock:
             self._closed = True
             self._unsent = self._unsent.later(-len(self._answers))

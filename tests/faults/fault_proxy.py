@@ -27,11 +27,13 @@ class Proxy:
 
     Attributes:
         cuts: connections that were cut because of that.
+        passed: bytes of the worker's that went over each connection, oldest first.
     """
 
     def __init__(self, address: str, cut_after_bytes: int | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.cuts = 0
+        self.passed: list[int] = []
         self._worker = host, int(port)
         self._cut_after_bytes = cut_after_bytes
         self._pause_s = 0.0
@@ -91,10 +93,12 @@ class Proxy:
             return
         connection = _Connection((writer, to_worker))
         self._connections.add(connection)
+        number = len(self.passed)
+        self.passed.append(0)
         try:
             await asyncio.gather(
-                self._pump(connection, reader, to_worker, None),
-                self._pump(connection, from_worker, writer, self._cut_after_bytes),
+                self._pump(connection, reader, to_worker, None, None),
+                self._pump(connection, from_worker, writer, self._cut_after_bytes, number),
             )
         finally:
             self._connections.discard(connection)
@@ -107,6 +111,7 @@ class Proxy:
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
         limit: int | None,
+        number: int | None,
     ) -> None:
         passed = 0
         with contextlib.suppress(OSError):
@@ -116,6 +121,8 @@ class Proxy:
                 sink.write(data if limit is None else data[: limit - passed])
                 await sink.drain()
                 passed += len(data)
+                if number is not None:
+                    self.passed[number] = passed
                 if limit is not None and passed >= limit:
                     self.cuts += 1
                     break

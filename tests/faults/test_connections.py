@@ -1,0 +1,147 @@
+"""One worker's answers over several connections: each comes once, whichever of them breaks or is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fault_proxy import Proxy
+
+import feeder
+from feeder.cli.status import describe
+from feeder.errors import ConfigError
+from feeder.spec import StreamSpec
+from feeder.wire import FEED
+from feeder.wire.address import parse_address
+from feeder.wire.call import Call
+from feeder.wire.codec import encode_request, parse_reply
+from feeder.wire.headers import CallFailed
+from feeder.wire.messages import ChunkRequest, Join, Open, Opened
+
+ARGUMENTS: dict[str, Any] = {"batch_size": 12, "image_size": 64, "seed": 9, "epochs": 6, "transport": "grpc"}
+RECORDS = 120
+ONE_CHUNK = 12 * 64 * 64 * 3
+DEADLINE_S = 60.0
+
+Digest = Callable[[Any], list[str]]
+
+
+@pytest.fixture
+def undisturbed(pair: Any, digest_batches: Digest) -> list[str]:
+    with feeder.connect(pair[0].address).stream("data", **ARGUMENTS, connections=1) as stream:
+        return digest_batches(stream)
+
+
+@pytest.fixture
+def proxy(pair: Any) -> Iterator[Proxy]:
+    made = Proxy(pair[0].address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(pair: Any) -> Iterator[tuple[Any, Call, Opened]]:
+    """A stream that is open by hand: the worker's address, its first call, and what the worker said."""
+    address = parse_address(pair[0].address)
+    reply = describe(address)
+    (fingerprint,) = {info.fingerprint for info in reply.datasets if info.name == "data"}
+    spec = StreamSpec("data", global_batch=8, lanes=4, image_size=32)
+    with Call(address, FEED, user_agent="test") as call:
+        call.send(
+            encode_request(Open("by hand", spec, fingerprint, pixel_fingerprint=reply.pixel_fingerprint))
+        )
+        said = parse_reply(call.read(call.receive() or 0))
+        assert isinstance(said, Opened)
+        yield address, call, said
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def only(stream: feeder.Stream) -> Any:
+    (worker,) = stream.stats().workers.values()
+    return worker
+
+
+@pytest.mark.parametrize("connections", [1, 2, 4])
+def test_the_batches_are_the_same_and_come_over_all_of_them(
+    connections: int, proxy: Proxy, undisturbed: list[str], digest_batches: Digest
+) -> None:
+    with feeder.connect(proxy.address) as client:
+        before = len(proxy.passed)
+        with client.stream("data", **ARGUMENTS, connections=connections) as stream:
+            batches = [next(stream)]
+            until(lambda: only(stream).connections == connections)
+            batches += list(stream)
+            assert digest_batches(batches) == undisturbed
+            totals = stream.ledger().totals
+            assert (totals.delivered, totals.lost, totals.repeated) == (6 * RECORDS, 0, 0)
+        feeds = [count for count in proxy.passed[before:] if count > ONE_CHUNK]
+        assert 1 <= len(feeds) <= connections
+        assert sum(feeds) >= 60 * ONE_CHUNK
+
+
+def test_if_any_breaks_what_was_on_its_way_comes_again(
+    pair: Any, undisturbed: list[str], digest_batches: Digest
+) -> None:
+    # Each is cut in its seventh chunk, at another moment than the others.
+    proxy = Proxy(pair[0].address, cut_after_bytes=7 * ONE_CHUNK)
+    try:
+        with feeder.connect(proxy.address).stream("data", **ARGUMENTS, connections=3) as stream:
+            assert digest_batches(stream) == undisturbed
+            assert proxy.cuts > 2
+            assert only(stream).reconnects > 2
+            totals = stream.ledger().totals
+            assert (totals.delivered, totals.lost, totals.repeated) == (6 * RECORDS, 0, 0)
+    finally:
+        proxy.close()
+
+
+def test_where_the_worker_takes_no_more_one_is_enough(
+    shards: Path, start_worker: Any, undisturbed: list[str], digest_batches: Digest
+) -> None:
+    worker = start_worker(shards, "--max-streams", "1")
+    with feeder.connect(worker.address).stream("data", **ARGUMENTS) as stream:
+        assert digest_batches(stream) == undisturbed
+        assert only(stream).reconnects == 0
+
+
+@pytest.mark.parametrize("key", [b"", b"0123456789abcdef"])
+def test_a_key_of_no_stream_joins_none(key: bytes, opened: tuple[Any, Call, Opened]) -> None:
+    address, _, said = opened
+    assert len(said.join) == 16
+    with Call(address, FEED, user_agent="test") as call:
+        call.send(encode_request(Join(key)))
+        with pytest.raises(CallFailed, match="no live stream") as failure:
+            call.receive()
+    assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_call_that_joined_takes_no_requests_and_ends_the_stream_with_it(
+    opened: tuple[Any, Call, Opened],
+) -> None:
+    address, first, said = opened
+    with Call(address, FEED, user_agent="test") as call:
+        call.send(encode_request(Join(said.join)))
+        assert parse_reply(call.read(call.receive() or 0)) == Opened(
+            said.worker_id, said.max_outstanding, False, said.compressions, True
+        )
+        call.send(encode_request(ChunkRequest(1, 0, 0, (0,))))
+        with pytest.raises(CallFailed, match="nothing but Join"):
+            call.receive()
+    with pytest.raises(CallFailed, match="nothing but Join"):
+        first.receive()
+
+
+@pytest.mark.parametrize("connections", [0, 9, True, 1.5])
+def test_numbers_that_cannot_be(connections: Any, pair: Any) -> None:
+    with feeder.connect(pair[0].address) as client, pytest.raises(ConfigError, match="connections must be"):
+        client.stream("data", **ARGUMENTS, connections=connections)
