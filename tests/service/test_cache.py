@@ -276,7 +276,7 @@ def test_an_idle_worker_lets_go_of_what_is_dropped(
     assert main(["cache", "ls", "--cache-dir", str(place)]) == 0
     assert capsys.readouterr().out.endswith("  no segments\n")
     assert main(["cache", "drop", "--cache-dir", str(place)]) == 0
-    assert capsys.readouterr().out.endswith(": 0 segments dropped, 0.0 MB freed\n")
+    assert capsys.readouterr().out.endswith(": 0 segments dropped, 0 B freed\n")
 
 
 def kills(
