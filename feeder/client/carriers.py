@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import grpc
+
 from feeder.errors import FeederError
 from feeder.wire.call import Call
 from feeder.wire.codec import encode_request
@@ -42,12 +44,13 @@ class Carriers:
         self._changed = threading.Condition()
         self._first: Call | None = None  # of the stream that there is
         self._calls: set[Call] = set()
+        self._count = 0
         self._error: FeederError | CallFailed | None = None
 
     @property
     def count(self) -> int:
         """Connections on which answers come."""
-        return len(self._calls)
+        return self._count
 
     @contextmanager
     def beside(self, first: Call) -> Iterator[None]:
@@ -85,19 +88,30 @@ class Carriers:
 
     def _run(self, first: Call, key: bytes) -> None:
         try:
-            with self._dial() as call:
+            with self._dial() as call, self._open(first, call):
                 call.send(encode_request(Join(key)))
-                if call.receive() is None:  # what it says is that it took it
-                    return
-                with self._changed:
-                    if self._first is not first:
-                        return  # it took too long
-                    self._calls.add(call)
-                self._carry(first, call)
+                if call.receive() is not None:  # what it says is that it took it
+                    self._carry(first, call)
         except (FeederError, CallFailed) as error:
             log.debug("%s: no further connection: %s", self._name, error)
 
+    @contextmanager
+    def _open(self, first: Call, call: Call) -> Iterator[None]:
+        """While a call is one that `cancel` ends."""
+        with self._changed:
+            if self._first is not first:
+                raise CallFailed(grpc.StatusCode.CANCELLED, "it took too long")
+            self._calls.add(call)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls.discard(call)
+                self._changed.notify_all()
+
     def _carry(self, first: Call, call: Call) -> None:
+        with self._changed:
+            self._count += 1
         try:
             self._receive(call)
         except (FeederError, CallFailed) as error:
@@ -110,5 +124,4 @@ class Carriers:
             raise
         finally:
             with self._changed:
-                self._calls.discard(call)
-                self._changed.notify_all()
+                self._count -= 1
