@@ -6,7 +6,9 @@ import argparse
 import logging
 import os
 import shlex
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from feeder.cli.cache import add_cache_options
@@ -169,6 +171,17 @@ def add_worker_options(parser: argparse.ArgumentParser, listen: str = "127.0.0.1
     )
 
 
+@contextmanager
+def _hang_ups_wait() -> Iterator[None]:
+    """SIGHUP waits until the worker notes it: it would end a process that still imports what it needs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@_hang_ups_wait()
 def _worker(args: argparse.Namespace) -> int:
     # NumPy comes with a pool of a thread for each CPU, whatever the quota, for which a worker has no use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

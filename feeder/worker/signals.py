@@ -25,9 +25,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 @contextmanager
 def hang_ups_noted() -> Iterator[list[int]]:
     """SIGHUP is added to what this gives, and does nothing else, where no Inbox takes it: before there is
-    one, and after it."""
+    one, and after it. One that was blocked comes now: threads and processes from here on inherit no block."""
     noted: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     try:
         yield noted
     finally:

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import ssl
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -246,6 +248,30 @@ def test_a_worker_that_starts_with_an_expired_certificate_says_so(
     setup.expire()
     worker = start_config_worker(setup.config)
     assert re.search(r"no client will connect: the certificate .* expired at \d{4}-", worker.log.read_text())
+
+
+def test_a_hang_up_while_a_worker_imports_is_a_reload_once_it_serves(shards: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from feeder.cli import main\n"
+        "class HangUp:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'feeder.worker':\n"
+        "            os.kill(os.getpid(), signal.SIGHUP)\n"
+        "sys.meta_path.insert(0, HangUp())\n"
+        "sys.exit(main())\n"
+    )
+    flags = ["--dataset", f"data={shards}", "--listen", "127.0.0.1:0", "--threads", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "worker", *flags], stderr=subprocess.PIPE, text=True
+    ) as worker:
+        try:
+            assert worker.stderr is not None
+            assert any("reloaded" in line for line in worker.stderr)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(DEADLINE_S) == 0
+        finally:
+            worker.kill()
 
 
 def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:

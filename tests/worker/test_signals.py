@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -38,6 +39,18 @@ def test_no_hang_up_ends_a_worker_that_starts_serves_or_ends(ended: list[int]) -
     assert ended == []
     signal.raise_signal(signal.SIGHUP)
     assert ended == [signal.SIGHUP]
+
+
+def test_a_hang_up_that_was_blocked_is_noted(ended: list[int]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        with hang_ups_noted() as noted:
+            assert noted == [signal.SIGHUP]
+            assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    assert ended == []
 
 
 def test_who_supervises_hears_from_it_however_often_signals_come(tmp_path: Path) -> None:
