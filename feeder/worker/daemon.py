@@ -34,6 +34,7 @@ from feeder.worker.caching import Filled, open_caching, open_encoded_caching
 from feeder.worker.catalog import Catalog, open_dataset
 from feeder.worker.config import WorkerConfig
 from feeder.worker.cpus import decode_threads
+from feeder.worker.descriptors import take_all
 from feeder.worker.doubts import doubts
 from feeder.worker.front import OTHERS_CONNECTIONS, SPARE_CONNECTIONS, Front
 from feeder.worker.gate import Gate
@@ -158,6 +159,7 @@ class _Worker:
 
     def __init__(self, config: WorkerConfig, stack: ExitStack) -> None:
         keep_freed_memory()
+        take_all()
         for name in ("grpc._common", "grpc._cython.cygrpc"):
             # Their tracebacks are of bytes that strangers send, who could fill the log with them.
             logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -86,9 +86,11 @@ class Inbox:
         """What came first; None after the timeout. Who supervises the process hears from it meanwhile."""
         until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         beat_s = self._supervisor.beat_s or math.inf
+        poll = select.poll()  # select(2) takes no descriptor beyond 1023
+        poll.register(self._receive, select.POLLIN)
         while True:
             wait_s = min(max(0.0, until_s - time.monotonic()), beat_s)
-            ready, _, _ = select.select([self._receive], [], [], None if wait_s == math.inf else wait_s)
+            ready = poll.poll(None if wait_s == math.inf else math.ceil(wait_s * 1000))
             self._supervisor.beat()  # also where something came: it may come more often than that
             if ready:
                 break

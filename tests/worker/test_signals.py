@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ def test_no_hang_up_ends_a_worker_that_starts_serves_or_ends(ended: list[int]) -
 def test_a_hang_up_that_was_blocked_is_noted(ended: list[int]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         with hang_ups_noted() as noted:
             assert noted == [signal.SIGHUP]
             assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
