@@ -72,7 +72,7 @@ def _reload(args: argparse.Namespace) -> int:
         )
     if not verdict.taken:
         raise ConfigError(f"process {pid} goes on with the settings of before: {verdict.text}")
-    for line in filter(None, (verdict.text, verdict.restart)):
+    for line in filter(None, (verdict.text, verdict.restart, *verdict.doubts.splitlines())):
         print(f"process {pid}: {line}")
     return 0
 

@@ -217,10 +217,11 @@ class Reloader:
         restart = "; ".join(filter(None, [*stale, _list("a restart is needed for ", waiting)]))
         OURS.setLevel(min(OURS.getEffectiveLevel(), logging.getLevelNamesMapping()[now.log_level.upper()]))
         log.info("%s", taken)
-        for line in filter(None, (restart, *doubts(now, self._running.access))):
+        doubted = list(doubts(now, self._running.access))
+        for line in filter(None, (restart, *doubted)):
             log.warning("%s", line)
         set_log_level(now.log_level)
-        return Verdict(True, taken, restart)
+        return Verdict(True, taken, restart, "\n".join(doubted))
 
 
 def open_tls(config: WorkerConfig) -> Tls:

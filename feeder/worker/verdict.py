@@ -35,11 +35,13 @@ class Verdict:
         taken: whether the settings were; else all is as before.
         text: what was taken, or why nothing was.
         restart: what has changed and needs a restart, in words; "" where nothing does.
+        doubts: what the settings say and hardly mean, one a line.
     """
 
     taken: bool
     text: str
     restart: str = ""
+    doubts: str = ""
 
 
 class Asker:

@@ -285,6 +285,9 @@ def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixtur
     assert main(["reload", setup.worker.address, *files]) == 0
     assert ": a restart is needed for max-streams\n" in capsys.readouterr().out
     assert "a restart is needed for max-streams" in setup.worker.log.read_text()
+    setup.tokens.write_text("")
+    assert main(["reload", str(setup.worker.process.pid)]) == 0
+    assert "tokens.toml: it has no entries, so nobody may read anything\n" in capsys.readouterr().out
     assert main(["reload", str(os.getpid())]) == 2
     assert "is no `feeder worker`" in capsys.readouterr().err
     assert setup.worker.process.poll() is None
