@@ -19,7 +19,8 @@ def doubts(config: WorkerConfig, access: Access) -> Iterator[str]:
         yield (
             f"--max-streams {config.max_streams} may take {wanted:,} open files and sockets, and this "
             f"process may have {most:,}: beyond that clients see UNAVAILABLE or DEADLINE_EXCEEDED. Raise "
-            "the limit (`ulimit -Hn`, LimitNOFILE= of systemd, --ulimit nofile= of a container), or lower --max-streams"
+            "the limit (`ulimit -Hn`, LimitNOFILE= of systemd, --ulimit nofile= of a container), or lower "
+            "--max-streams"
         )
     if access.wanted and not access.entries:
         yield f"--tokens {config.tokens}: it has no entries, so nobody may read anything"
