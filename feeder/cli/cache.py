@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from feeder.cli.options import folder_path
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, printable
 from feeder.figures import size
 
 if TYPE_CHECKING:
@@ -145,14 +145,21 @@ def _drop(args: argparse.Namespace) -> int:
 
     folder = _folder(args)
     dropped = []
+    there = set()
     for name in folder.names():
         try:
-            if args.dataset is None or Segment(folder.path / name, name, check=False).dataset == args.dataset:
+            dataset = args.dataset
+            if dataset is not None:
+                there.add(dataset := Segment(folder.path / name, name, check=False).dataset)
+            if dataset == args.dataset:
                 dropped.append(name)
         except SegmentUnusable:
             dropped.append(name)
         except FileNotFoundError:
             continue
+    if args.dataset is not None and args.dataset not in there:
+        has = ", ".join(sorted(map(printable, there))) or "none"
+        raise ConfigError(f"{folder.path}: holds nothing of a data set {args.dataset!r}; it has: {has}")
     with folder.locked():
         before = folder.used()
         folder.evict(dropped)

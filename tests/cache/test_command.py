@@ -54,6 +54,13 @@ def test_drop(filled: Path, open_cache: OpenCache, capsys: pytest.CaptureFixture
     assert not list(filled.rglob("*.arrow"))
 
 
+def test_drop_of_a_data_set_that_is_not_there(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(filled.glob("*.arrow"))
+    assert main(["cache", "drop", "--cache-dir", str(filled), "--dataset", "nubmers"]) == 2
+    assert "holds nothing of a data set 'nubmers'; it has: numbers, others\n" in capsys.readouterr().err
+    assert set(filled.glob("*.arrow")) == before
+
+
 def test_verify(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "verify", "--cache-dir", str(filled)]) == 0
     assert "160 records are sound, 0 damaged" in capsys.readouterr().out
