@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import sys
 import threading
 from collections import deque
@@ -77,6 +78,8 @@ def _top(args: argparse.Namespace) -> int:
     from feeder.wire.address import parse_target
 
     console = Console(highlight=False)
+    if not console.width:  # of COLUMNS=0, which others take for not set
+        console.width = shutil.get_terminal_size().columns
     with ExitStack() as stack:
         credentials = client_credentials(args)
         watched = [

@@ -84,6 +84,14 @@ def test_one_frame_fits_and_shows_names_as_they_are(
         assert text in re.sub(r"[\s│]+", " ", out)
 
 
+def test_no_columns_are_as_if_nothing_was_said_of_them(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert main(["top", address, "--once"]) == 0
+    assert "serving" in capsys.readouterr().out
+
+
 def test_a_worker_that_is_silent_is_named_beside_one_that_answers(
     address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
