@@ -176,10 +176,15 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
             break
         command, words = deeper[0].choices[name], words + 1
     table: str | None = command.get_default("table")
-    if table is None:
-        return parser.parse_args(argv)
-    settings = resolve(command, table, argv[words:])
-    args = parser.parse_args(argv[:words] + settings.argv)
+    settings = None if table is None else resolve(command, table, argv[words:])
+    given = argv if settings is None else argv[:words] + settings.argv
+    args, unknown = parser.parse_known_args(given)
+    if unknown:
+        command.error(
+            f"unrecognized arguments: {' '.join(unknown)}"
+        )  # parse_args() shows the usage of `parser`
+    if settings is None:
+        return args
     args.settings = settings
     args.again = partial(_parse, parser, argv)  # for a command that is told to read its settings anew
     return args

@@ -71,6 +71,18 @@ def test_wrong_usage(capsys: Out, arguments: list[str]) -> None:
     assert "usage: feeder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command", [["worker"], ["status", "h:1"], ["cache", "drop"], ["config", "show"], ["doctor", "h:1"]]
+)
+def test_a_mistyped_flag_shows_the_usage_of_its_command(capsys: Out, command: list[str]) -> None:
+    assert exits(*command, "--thraeds", "8") == 2
+    said = capsys.readouterr().err
+    words = [word for word in command if ":" not in word]
+    assert said.startswith(f"usage: feeder {' '.join(words)} ")
+    assert f"feeder {' '.join(words)}: error: " in said
+    assert "--thraeds" in said
+
+
 def test_help_imports_nothing_heavy() -> None:
     """A client's environment has no Pillow and no pyarrow, and help shall be quick."""
     code = (
