@@ -153,7 +153,7 @@ def markdown(run: Run) -> str:
     """The section of one run: settings, table, comparisons, versions."""
     head = run.head
     lines = [
-        f"## {run.page.title}",
+        f"## {run.page.title}, on {head['cpu']}",
         "",
         f"{head['cpu']}, {_count(len(head['cores_used']), 'core')} of {head['cpus']}, {head['date'][:10]},"
         f" commit {head['commit']}{' with changes' if head['dirty'] else ''}, load average"

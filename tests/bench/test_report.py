@@ -84,6 +84,9 @@ def test_the_page_shows_the_newest_run(tmp_path, capsys):
     assert page.index("| feeder ") < page.index("| Pillow")
     assert "| 100 " in page
     assert "77" not in page
+    assert (
+        "\n## Decode: JPEG bytes in memory to cropped, resized, flipped batches in memory, on A CPU\n" in page
+    )
     assert "A CPU, 1 core of 2, 2026-11-29, commit abc123, load average 1.0 at the end." in page
     assert "- left out: DALI: not installed" in page
     assert (
