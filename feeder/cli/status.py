@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feeder.cli.options import add_client_options, client_credentials
 from feeder.errors import Closed, NotAllowed, NotTrusted, WorkerUnavailable
-from feeder.figures import duration, short, size
+from feeder.figures import duration, share, short, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,9 +162,8 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         f"  read      {size(counters.bytes_read)}, {counters.storage_retries} retries{_stores(counters)}",
         f"  seek      points used {counters.seek_used:,} times, learned {counters.seek_learned:,}, refused "
         f"{counters.seek_refused:,}, torn {counters.seek_torn:,}, dropped {counters.seek_dropped:,}",
-        f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s, waiting for "
-        f"requests {counters.idle_s:.1f} s (sums over threads, of which several "
-        "hand chunks to those that decode)",
+        f"  time      reading {counters.read_s:.1f} s, making chunks {counters.decode_s:.1f} s "
+        f"(sums over threads){_busy(counters)}",
     ]
     if any(stage.chunks for stage in reply.stages):
         parts = ", ".join(map(_stage, reply.stages))
@@ -186,6 +185,14 @@ def _table(address: str, reply: pb.DescribeReply) -> str:
         for bad in list(reply.quarantine)[:10]:
             lines.append(f"            {bad.dataset}: {bad.shard}: record {bad.index}: {bad.reason}")
     return "\n".join(lines)
+
+
+def _busy(counters: pb.Counters) -> str:
+    """A share, since seconds of threads that wait add up to more than the worker has been up."""
+    making_s = counters.decode_s + counters.idle_s
+    if not making_s:
+        return ""
+    return f"; threads that make chunks waited for requests {share(counters.idle_s / making_s)} of their time"
 
 
 def _stage(stage: pb.StageInfo) -> str:

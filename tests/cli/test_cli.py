@@ -146,6 +146,17 @@ def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
         main(["status", "a:1"])
 
 
+def test_status_says_how_long_threads_waited_as_a_share(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    for counters, said in [
+        (pb.Counters(read_s=1.0, decode_s=2.0, idle_s=6.0), "waited for requests 75 % of their time\n"),
+        (pb.Counters(), "making chunks 0.0 s (sums over threads)\n"),
+    ]:
+        reply = pb.DescribeReply(uptime_s=2.0, threads=1, counters=counters)
+        monkeypatch.setattr(status, "describe", lambda *_, reply=reply: reply)
+        assert main(["status", "a:1"]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     """`feeder --help | head -0` and the like."""
     environment = os.environ | {"PYTHONPATH": str(Path(feeder.__file__).parent.parent)}
