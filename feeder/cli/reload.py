@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import threading
@@ -53,10 +54,13 @@ def _reload(args: argparse.Namespace) -> int:
     pid = int(args.worker) if args.worker.isdecimal() else _pid(args)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         raise ConfigError(f"there is no process {pid} here") from None
     if b"worker" not in words:  # SIGHUP ends most others
         raise ConfigError(f"process {pid} is no `feeder worker`")
+    if not re.search(r"^Sig(Blk|Cgt):\s*[0-9a-f]*[13579bdf]$", status, re.M):  # SIGHUP, the lowest bit
+        raise ConfigError(f"process {pid} has only just begun, and SIGHUP would end it: try again")
     with Asker(pid) as asker:
         try:
             os.kill(pid, signal.SIGHUP)

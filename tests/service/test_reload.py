@@ -274,6 +274,14 @@ def test_a_hang_up_while_a_worker_imports_is_a_reload_once_it_serves(shards: Pat
             worker.kill()
 
 
+def test_the_command_ends_no_worker_that_has_only_just_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()", "worker"], stdin=subprocess.PIPE) as beginner:
+        assert main(["reload", str(beginner.pid)]) == 2
+        assert "has only just begun, and SIGHUP would end it" in capsys.readouterr().err
+        beginner.communicate(b"\n")
+        assert beginner.returncode == 0
+
+
 def test_the_command_finds_the_worker(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--tls-ca", str(setup.credentials.tls_ca), "--token-file", str(setup.credentials.token_file)]
     assert main(["reload", setup.worker.address, *files]) == 0
