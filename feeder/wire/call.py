@@ -233,7 +233,8 @@ class Call:
                 with contextlib.suppress(CallFailed):  # nobody is there to be told
                     self._flush()
         self.cancel()
-        self._socket.close()
+        with self._lock:  # a thread that posts has the number of the socket, which may be another's then
+            self._socket.close()
 
     # Sending.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pytest
@@ -403,3 +405,46 @@ def test_requests_wait_for_the_peers_window(odd_server: Callable[[Script], Addre
         assert call.receive() == 2  # by now the peer's settings are known
         call.send(message)
         assert call.receive() is None
+
+
+class _SlowSocket:
+    """A socket that takes its time to send."""
+
+    def __init__(self, inner: Any) -> None:
+        self.sends = threading.Event()
+        self.was_open: bool | None = None
+        self._inner = inner
+
+    def send(self, data: bytes, flags: int) -> int:
+        self.sends.set()
+        for _ in range(30):
+            time.sleep(0.01)
+        self.was_open = self._inner.fileno() >= 0
+        raise BrokenPipeError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_who_posts_while_the_call_is_closed_meets_no_other_socket(
+    server: tuple[grpc.Server, Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that was given back may be another socket's before it is sent to."""
+    call = dial(server[1])
+    slow = _SlowSocket(call._socket)
+
+    def post() -> None:
+        with pytest.raises(CallFailed):
+            call.post(b"late")
+
+    thread = threading.Thread(target=post)
+
+    def cancel() -> None:  # what `close` does between its goodbye and the end of the socket
+        monkeypatch.setattr(call, "_socket", slow)
+        thread.start()
+        assert slow.sends.wait(60)
+
+    monkeypatch.setattr(call, "cancel", cancel)
+    call.close()
+    thread.join(60)
+    assert slow.was_open
