@@ -57,10 +57,10 @@ __all__ = ["serve"]
 log = logging.getLogger(__name__)
 
 SPARE_THREADS = 8
-"""gRPC threads beyond one a stream: for Describe, health, reflection, and streams that are refused."""
+"""gRPC threads beyond two a stream: for Describe, health, reflection, and streams that are refused."""
 
 SPARE_CALLS = 64
-"""Calls beyond one a stream that may wait for a thread; more are refused by gRPC itself."""
+"""Calls beyond two a stream that may wait for a thread; more are refused by gRPC itself."""
 
 REFLECTION_STREAMS = 4
 """At a time, half of the spare threads: such a stream keeps its thread for as long as the client likes."""
@@ -170,12 +170,13 @@ class _Worker:
         callers = 4 + threads // 8
         readers = min(8, 1 + threads // 2)
         self._config = config
-        self._pool = ThreadPoolExecutor(config.max_streams + SPARE_THREADS, thread_name_prefix="feeder-grpc")
+        carrying = 2 * config.max_streams  # calls: each stream may have another to carry its answers
+        self._pool = ThreadPoolExecutor(carrying + SPARE_THREADS, thread_name_prefix="feeder-grpc")
         stack.callback(self._pool.shutdown)
         self._server = grpc.server(
             self._pool,
             options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=config.max_streams + SPARE_CALLS,
+            maximum_concurrent_rpcs=carrying + SPARE_CALLS,
         )
         # First of all, since it fails at once where indexing takes long.
         access = Access(config.tokens)
@@ -187,7 +188,7 @@ class _Worker:
         for doubt in doubts(config, access):
             log.warning("%s", doubt)
         refusals = Refusals()
-        most = 2 * config.max_streams + SPARE_CONNECTIONS  # each may have another to carry its answers
+        most = carrying + SPARE_CONNECTIONS
         self._front = Front(
             config.listen,
             self._server,
