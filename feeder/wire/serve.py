@@ -86,6 +86,9 @@ class CallContext(Protocol):
     def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         """Ends the call with a status, by an exception."""
 
+    def cancel(self) -> object:
+        """Ends the call at once, whoever waits in it."""
+
 
 class Handler(Protocol):
     """A method that streams both ways, messages as bytes: gives answers until the call ends well."""

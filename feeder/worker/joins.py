@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 
 import grpc
 
@@ -31,7 +32,8 @@ class Joins:
         self._most = most
         self._lock = threading.Lock()
         self._streams: dict[bytes, tuple[Stream, str]] = {}
-        self._carriers: set[Stream] = set()
+        #: How to cut each call, and whose answers it carries.
+        self._carriers: dict[Stream, tuple[Stream, Callable[[], object]]] = {}
 
     def offer(self, stream: Stream, token: str) -> bytes:
         """A key by which other calls may carry the answers of `stream` until it is forgotten; they must have
@@ -42,8 +44,11 @@ class Joins:
                 self._streams[key] = stream, token
         return key
 
-    def join(self, key: bytes, call: Stream, token: str) -> Stream:
+    def join(self, key: bytes, call: Stream, token: str, cut: Callable[[], object]) -> Stream:
         """Whose answers a call carries from now on.
+
+        Args:
+            cut: ends the call at once.
 
         Raises:
             Refusal: the key is of no live stream of this token, or there are too many such calls already.
@@ -63,12 +68,20 @@ class Joins:
                 )
             if call.closed:
                 raise Closed("the call ended before it had joined")
-            self._carriers.add(call)
+            self._carriers[call] = stream, cut
             return stream
+
+    def cut(self, stream: Stream) -> None:
+        """A stream's own call is over: those that still send its answers, to a client that may never read
+        them, end with it. The others end by themselves."""
+        with self._lock:
+            cuts = [cut for of, cut in self._carriers.values() if of is stream and of.unsent]
+        for cut in cuts:
+            cut()
 
     def forget(self, call: Stream) -> None:
         """A call is over, whatever it was."""
         with self._lock:
-            self._carriers.discard(call)
+            self._carriers.pop(call, None)
             for key in [key for key, (stream, _) in self._streams.items() if stream is call]:
                 del self._streams[key]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -183,7 +184,7 @@ class FeederServicer:
         end = self._ending(stream, ticket)
         try:
             # Also runs when the client goes while nobody here is at work on the call.
-            if not context.add_callback(end):
+            if not context.add_callback(end) or not context.add_callback(partial(self._joins.cut, stream)):
                 return
             threading.Thread(
                 target=self._receive,
@@ -198,8 +199,8 @@ class FeederServicer:
             if isinstance(context, ServedCall):
                 stream.posts(context.post, grant.pace)
             yield from self._pipeline.answers(stream.of, grant.pace)
-        except Closed:
-            return  # the client is gone, there is nobody to tell
+        except Closed as error:  # only a client that lost another of its connections is there to be told
+            _abort(context, error)
         except FeederError as error:
             if stream.of is not stream:
                 pass  # the call that it joined tells
@@ -295,8 +296,9 @@ class FeederServicer:
                 if isinstance(request, Open):
                     self._open(request, stream, ticket, context, grant)
                 elif isinstance(request, Join):
-                    stream.opened(of=self._joins.join(request.key, stream, grant.name))
+                    joined = self._joins.join(request.key, stream, grant.name, context.cancel)
                     self._sessions.leave(ticket)  # it is no stream of its own
+                    stream.opened(of=joined)
                 elif stream.of is not stream:
                     raise ProtocolError("a call that joined another takes nothing but Join")
                 elif isinstance(request, ClientReport):

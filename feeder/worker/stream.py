@@ -70,12 +70,12 @@ class Stream:
         self._answers: deque[Answer] = deque()
         self._post: Callable[[bytes], bool] | None = None
         self._pace: Pace | None = None
-        self._posting = False
         # One attribute each, so that who reads it without the lock never sees half of a change.
         self._unsent = _Count()
         self._paced = _Count()
         self._error: FeederError | None = None
         self._finishing = False
+        self._ended = False
         self._closed = False
 
     @property
@@ -84,8 +84,13 @@ class Stream:
         return self._closed
 
     @property
+    def ended(self) -> bool:
+        """Whether those who send were told that no answer follows."""
+        return self._ended
+
+    @property
     def unsent(self) -> int:
-        """Answers that the socket does not have: those that wait, and the one that is being sent."""
+        """Answers that no socket has: those that wait, and those that are being sent."""
         return self._unsent.size
 
     @property
@@ -130,9 +135,7 @@ class Stream:
     def put(self, answer: Answer) -> None:
         """An answer is ready to be sent."""
         with self._lock:
-            self._answers.append(answer)
-            self._unsent = self._unsent.later(+1)
-            self._due.notify()
+            self._queue(answer)
 
     def posts(self, post: Callable[[bytes], bool], pace: Pace) -> None:
         """Whoever made a small answer may send it itself from now on.
@@ -151,7 +154,6 @@ class Stream:
             if paced or self._unsent.size or self._closed:
                 return False
             self._unsent = self._unsent.later(+1)
-            self._posting = True
             return True
 
     def post(self, answer: Answer) -> None:
@@ -159,21 +161,20 @@ class Stream:
         assert self._post is not None
         posted = self._post(answer.data)
         with self._lock:
-            self._posting = False
             if posted:
-                self._unsent = self._unsent.later(-1)
+                self._sent()
             else:
-                self._answers.append(answer)
-            if self._finishing or not posted:
-                self._due.notify_all()
+                self._unsent = self._unsent.later(-1)
+                self._queue(answer)
 
     def sent(self) -> None:
         """An answer that `next` gave is with the socket, or will never be."""
         with self._lock:
-            self._unsent = self._unsent.later(-1)
+            self._sent()
 
     def finish(self) -> None:
-        """No more requests will come, or be waited for: the stream ends once nothing is owed."""
+        """No more requests will come, or be waited for: the stream ends once nothing is owed, and all answers
+        are with the sockets."""
         with self._lock:
             self._finishing = True
             self._wake_all()
@@ -188,16 +189,16 @@ class Stream:
             of.fail(error)
 
     def close(self) -> None:
-        """The call is over; answers that wait are dropped. So is whoever it carries answers of: some may be
-        lost."""
+        """The call is over; answers that wait are dropped. Whoever it carries answers of fails, unless that
+        came to its end: some may be lost."""
         with self._lock:
             self._closed = True
             self._unsent = self._unsent.later(-len(self._answers))
             self._answers.clear()
             self._wake_all()
             of = self.of
-        if of is not self:
-            of.close()
+        if of is not self and not of.ended:
+            of.fail(Closed("another connection, which carried answers of this stream, ended before it"))
 
     def next(self, owes: Callable[[], bool]) -> Answer | None:
         """Waits for the next answer to send; None when the stream ends. Any number of threads may send.
@@ -215,15 +216,26 @@ class Stream:
                     self._answers
                     or self._error
                     or self._closed
-                    or (self._finishing and not self._posting and not owes())
+                    or (self._finishing and not self._unsent.size and not owes())
                 )
             )
             if self._error is not None:
                 raise self._error
             if self._answers:
                 return self._answers.popleft()
-            self._due.notify_all()  # the last answer was given to one thread, and others wait for more
+            self._ended = True
             return None
+
+    def _queue(self, answer: Answer) -> None:
+        if not self._closed:
+            self._answers.append(answer)
+            self._unsent = self._unsent.later(+1)
+            self._due.notify()
+
+    def _sent(self) -> None:
+        self._unsent = self._unsent.later(-1)
+        if self._finishing and not self._unsent.size:
+            self._due.notify_all()
 
     def _wake_all(self) -> None:
         self._changed.notify_all()

@@ -19,8 +19,9 @@ def test_answers_come_in_order_and_then_the_end() -> None:
     stream.put(Answer(b"a"))
     stream.put(Answer(b"b"))
     stream.finish()
-    assert stream.next(lambda: True) == Answer(b"a")
-    assert stream.next(lambda: False) == Answer(b"b")
+    for data in (b"a", b"b"):
+        assert stream.next(lambda: False) == Answer(data)
+        stream.sent()
     assert stream.next(lambda: False) is None
 
 
@@ -100,8 +101,43 @@ def test_a_call_that_carries_answers_of_another_ends_with_it() -> None:
     assert second.wait_opened(60) is False
     assert second.of is first
     second.close()
-    assert first.closed
-    assert first.next(lambda: True) is None
+    with pytest.raises(Closed, match="another connection, which carried answers of this stream, ended"):
+        first.next(lambda: True)
+
+
+def test_a_call_that_carried_all_answers_of_another_ends_without_harm() -> None:
+    first, second = Stream(1), Stream(2)
+    second.opened(of=first)
+    first.finish()
+    assert first.next(lambda: False) is None
+    second.close()
+    assert first.next(lambda: False) is None
+
+
+def test_none_ends_before_all_answers_are_with_the_sockets() -> None:
+    stream, ended = Stream(1), threading.Event()
+
+    def send() -> None:
+        assert stream.next(lambda: False) is None
+        ended.set()
+
+    stream.put(Answer(b"large"))
+    assert stream.next(lambda: True) == Answer(b"large")
+    stream.finish()
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert not ended.wait(0.05)
+    stream.sent()
+    thread.join(60)
+    assert ended.is_set()
+
+
+def test_answers_that_come_after_the_end_are_not_kept() -> None:
+    stream = Stream(1)
+    stream.close()
+    stream.put(Answer(b"late"))
+    assert stream.unsent == 0
+    assert stream.next(lambda: True) is None
 
 
 def test_an_error_comes_before_answers() -> None:
