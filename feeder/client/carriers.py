@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,9 @@ from feeder.wire.messages import Join
 __all__ = ["Carriers"]
 
 log = logging.getLogger(__name__)
+
+END_S = 30.0
+"""For what is still on its way on the others when the first connection has come to its end."""
 
 
 class Carriers:
@@ -46,6 +50,7 @@ class Carriers:
         self._calls: set[Call] = set()
         self._count = 0
         self._error: FeederError | CallFailed | None = None
+        self._threads: set[threading.Thread] = set()
 
     @property
     def count(self) -> int:
@@ -64,7 +69,7 @@ class Carriers:
         try:
             yield
             with self._changed:  # they end by themselves where the stream ended well
-                self._changed.wait_for(lambda: not self._calls)
+                self._changed.wait_for(lambda: not self._calls, END_S)
         finally:
             with self._changed:
                 self._first = None
@@ -84,9 +89,27 @@ class Carriers:
         first = self._first
         for number in range(count):
             name = f"{self._name}-{number}"
-            threading.Thread(target=self._run, args=(first, key), name=name, daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(first, key), name=name, daemon=True)
+            with self._changed:
+                thread.start()
+                self._threads.add(thread)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the threads are gone, after `cancel`: one that still dials is ended by nobody."""
+        until_s = time.monotonic() + timeout_s
+        with self._changed:
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _run(self, first: Call, key: bytes) -> None:
+        try:
+            self._join(first, key)
+        finally:
+            with self._changed:
+                self._threads.discard(threading.current_thread())
+
+    def _join(self, first: Call, key: bytes) -> None:
         try:
             with self._dial() as call, self._open(first, call):
                 call.send(encode_request(Join(key)))

@@ -203,9 +203,11 @@ class Link:
         self._carriers.cancel()
 
     def join(self, timeout_s: float) -> None:
-        """Waits until the thread and its sockets are gone, after `stop`."""
+        """Waits until the threads and their sockets are gone, after `stop`."""
+        until_s = time.monotonic() + timeout_s
         if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
+            self._carriers.join(until_s - time.monotonic())
 
     def ask(self, requests: Iterable[ChunkRequest]) -> None:
         """Sends requests without waiting; those made for a connection that was lost meanwhile go nowhere."""
@@ -346,6 +348,8 @@ class Link:
             else:
                 self._land(call, reply)
         elif isinstance(reply, Opened):
+            if self.error is None:
+                raise ProtocolError(f"worker {self.name}: it says twice that the stream is open")
             if not self._chooser.connected(reply.compressions) and not self._connections:
                 log.warning("worker %s has not the compression asked for: pixels come as they are", self.name)
             self._reports = reply.reports

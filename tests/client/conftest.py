@@ -44,6 +44,7 @@ class ScriptedWorker:
         self.script = script or ScriptedWorker.answer
         self.asked = 0
         self.takes_reports = False
+        self.join = b""  # key of further connections
         self.reports: list[ClientReport] = []
         self.openings = 0
         self.arenas = None if side is None else Arenas(side, 8, 1 << 30)
@@ -95,6 +96,7 @@ class ScriptedWorker:
                     arena is not None,
                     self._compressions,
                     self.takes_reports,
+                    self.join,
                 )
             )
             for data in requests:
