@@ -44,7 +44,7 @@ from feeder.worker.quarantine import Quarantine
 from feeder.worker.refusals import Refusals
 from feeder.worker.reload import Reloader, Running, open_tls
 from feeder.worker.servicer import FeederServicer, Identity
-from feeder.worker.sessions import SessionRegistry
+from feeder.worker.sessions import UNSAID_CALLS, SessionRegistry
 from feeder.worker.signals import RELOAD, Inbox, ended_at_once, hang_ups_noted
 from feeder.worker.supervisor import Supervisor
 
@@ -57,10 +57,11 @@ __all__ = ["serve"]
 log = logging.getLogger(__name__)
 
 SPARE_THREADS = 8
-"""gRPC threads beyond two a stream: for Describe, health, reflection, and streams that are refused."""
+"""gRPC threads beyond those that calls of Feed may take: for Describe, health, reflection, and calls that are
+refused."""
 
 SPARE_CALLS = 64
-"""Calls beyond two a stream that may wait for a thread; more are refused by gRPC itself."""
+"""Calls beyond those threads that may wait for a thread; more are refused by gRPC itself."""
 
 REFLECTION_STREAMS = 4
 """At a time, half of the spare threads: such a stream keeps its thread for as long as the client likes."""
@@ -171,12 +172,13 @@ class _Worker:
         readers = min(8, 1 + threads // 2)
         self._config = config
         carrying = 2 * config.max_streams  # calls: each stream may have another to carry its answers
-        self._pool = ThreadPoolExecutor(carrying + SPARE_THREADS, thread_name_prefix="feeder-grpc")
+        threads_most = carrying + UNSAID_CALLS + SPARE_THREADS
+        self._pool = ThreadPoolExecutor(threads_most, thread_name_prefix="feeder-grpc")
         stack.callback(self._pool.shutdown)
         self._server = grpc.server(
             self._pool,
             options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=carrying + SPARE_CALLS,
+            maximum_concurrent_rpcs=threads_most + SPARE_CALLS,
         )
         # First of all, since it fails at once where indexing takes long.
         access = Access(config.tokens)

@@ -14,7 +14,11 @@ from feeder.spec import StreamSpec
 from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
 
-__all__ = ["SessionRegistry", "Ticket", "job_of"]
+__all__ = ["UNSAID_CALLS", "SessionRegistry", "Ticket", "job_of"]
+
+UNSAID_CALLS = 8
+"""Beyond one a stream: calls that have not said yet what they are. One that joins a stream is none, and must
+be heard also where there are as many as there may be."""
 
 
 def job_of(opening: Open) -> str:
@@ -90,19 +94,16 @@ class SessionRegistry:
             self._draining = True
 
     def enter(self) -> Ticket:
-        """Admits a stream.
+        """Admits a call, which may become a stream.
 
         Raises:
-            Refusal: the worker is draining, or serves as many streams as it may.
+            Refusal: the worker is draining, or has as many calls as it may.
         """
         with self._lock:
             if self._draining:
                 raise Refusal(grpc.StatusCode.UNAVAILABLE, "this worker is draining and takes no new streams")
-            if len(self._tickets) >= self.max_streams:
-                raise Refusal(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"stream {len(self._tickets) + 1} refused: --max-streams is {self.max_streams}",
-                )
+            if len(self._tickets) >= self.max_streams + UNSAID_CALLS:
+                raise self._too_many(len(self._tickets))
             self._served += 1
             ticket = Ticket(self._served)
             self._tickets.add(ticket)
@@ -112,13 +113,15 @@ class SessionRegistry:
         """Takes the place of a stream in its job, and that of a consumer where the job has a name.
 
         Raises:
-            Refusal: another live session has this place, or the job as many streams as it may.
+            Refusal: another live session has this place, or the worker or the job as many streams as it may.
             ConfigError: the job runs with other settings.
             Closed: the stream ended meanwhile, so that nobody would give the place back.
         """
         with self._lock:
             if ticket not in self._tickets:
                 raise Closed("the call ended before the stream was open")
+            if (streams := self._streams.total()) >= self.max_streams:
+                raise self._too_many(streams)
             name = job_of(opening)
             if opening.job:
                 self._check_place(opening)
@@ -133,9 +136,15 @@ class SessionRegistry:
                 job = self._jobs.setdefault(
                     opening.job, _Job(opening.spec, opening.fingerprint, opening.consumer_count)
                 )
-                _, streams = job.sessions.get(opening.consumer_index, ("", 0))
-                job.sessions[opening.consumer_index] = (opening.session, streams + 1)
+                _, before = job.sessions.get(opening.consumer_index, ("", 0))
+                job.sessions[opening.consumer_index] = (opening.session, before + 1)
             ticket.opening, ticket.peer, ticket.opened_s = opening, peer, time.monotonic()
+
+    def _too_many(self, streams: int) -> Refusal:
+        return Refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"stream {streams + 1} refused: --max-streams is {self.max_streams}",
+        )
 
     def _check_place(self, opening: Open) -> None:
         job = self._jobs.get(opening.job)

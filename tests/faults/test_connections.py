@@ -108,12 +108,15 @@ def test_if_any_breaks_what_was_on_its_way_comes_again(
         proxy.close()
 
 
-def test_where_the_worker_takes_no_more_one_is_enough(
+def test_where_the_worker_takes_no_more_it_is_enough(
     shards: Path, start_worker: Any, undisturbed: list[str], digest_batches: Digest
 ) -> None:
+    """As many as there may be streams; these leave room for each other."""
     worker = start_worker(shards, "--max-streams", "1")
-    with feeder.connect(worker.address).stream("data", **ARGUMENTS) as stream:
-        assert digest_batches(stream) == undisturbed
+    with feeder.connect(worker.address).stream("data", **ARGUMENTS, connections=4) as stream:
+        batches = [next(stream)]
+        until(lambda: only(stream).connections == 2)
+        assert digest_batches([*batches, *stream]) == undisturbed
         assert only(stream).reconnects == 0
 
 

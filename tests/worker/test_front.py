@@ -180,6 +180,7 @@ def test_one_stream_too_many(worker: Any, channel: grpc.Channel, opening: Callab
         for call in calls[:4]:
             call.send(first)
             assert isinstance(read(call), Opened)
+        calls[4].send(first)
         with pytest.raises(CallFailed, match="--max-streams is 4") as failure:
             calls[4].receive()
         assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

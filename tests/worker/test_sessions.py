@@ -13,7 +13,7 @@ from feeder.errors import Closed, ConfigError
 from feeder.spec import StreamSpec
 from feeder.wire.messages import Open
 from feeder.wire.status import Refusal
-from feeder.worker.sessions import SessionRegistry, Ticket
+from feeder.worker.sessions import UNSAID_CALLS, SessionRegistry, Ticket
 
 SPEC = StreamSpec(dataset="d", global_batch=8, lanes=4)
 
@@ -31,13 +31,24 @@ def claimed(registry: SessionRegistry, message: Open) -> Ticket:
 
 def test_one_stream_too_many_is_refused_by_name() -> None:
     registry = SessionRegistry(2)
-    first, _ = registry.enter(), registry.enter()
+    first, _ = claimed(registry, opening("a", job="")), claimed(registry, opening("b", job=""))
+    third = registry.enter()
     with pytest.raises(Refusal, match="stream 3 refused: --max-streams is 2") as caught:
-        registry.enter()
+        registry.claim(third, opening("c", job=""))
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     registry.leave(first)
     registry.leave(first)
-    assert registry.live == 1
+    assert registry.live == 2
+    registry.claim(third, opening("c", job=""))
+
+
+def test_calls_that_do_not_say_what_they_are_are_few() -> None:
+    registry = SessionRegistry(2)
+    first, *_ = [registry.enter() for _ in range(2 + UNSAID_CALLS)]
+    with pytest.raises(Refusal, match="--max-streams is 2") as caught:
+        registry.enter()
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    registry.leave(first)
     registry.enter()
 
 
