@@ -31,10 +31,11 @@ from feeder.wire.codec import (
     parse_reply,
     parse_request,
 )
+from feeder.wire.context import CallContext
 from feeder.wire.credentials import Credentials
 from feeder.wire.headers import CallFailed
 from feeder.wire.messages import ChunkRequest, Join, Open, Opened
-from feeder.wire.serve import CallContext, ServedCall
+from feeder.wire.serve import ServedCall
 from feeder.wire.tls import client_context, server_context
 from feeder.worker.front import Front
 from feeder.worker.joins import Joins

@@ -15,8 +15,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 import grpc
 from h2.errors import ErrorCodes
@@ -25,6 +25,7 @@ from h2.exceptions import H2Error, StreamClosedError
 from hyperframe.frame import GoAwayFrame
 
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MAX_REQUEST_BYTES
+from feeder.wire.context import Handler
 from feeder.wire.frames import (
     DATA,
     END_STREAM,
@@ -42,7 +43,7 @@ from feeder.wire.opening import Opening
 from feeder.wire.status import Refusal
 from feeder.wire.tls import TlsSocket
 
-__all__ = ["CallContext", "Handler", "ServedCall"]
+__all__ = ["ServedCall"]
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,9 @@ may well open its windows a thousand times."""
 CREDIT_BYTES = 16 << 10
 """Of requests that came, after which the client's windows are filled up again: a quarter of what they are."""
 
+MAX_POST_BYTES = 4 << 10
+"""Of a message that may wait in the outbox for room in the socket."""
+
 MAX_OUTBOX_BYTES = 64 << 10
 """Of frames other than DATA that the peer makes us send, and does not read."""
 
@@ -69,31 +73,6 @@ _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 _READ_BYTES = 16 << 10
 _MESSAGE_HEAD = 5
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-
-class CallContext(Protocol):
-    """What a method's handler may ask of its call: a part of grpc.ServicerContext."""
-
-    def peer(self) -> str:
-        """Who calls, for the log."""
-
-    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """The headers that came with the call."""
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Has `callback` called when the call is over; False where it is over already."""
-
-    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
-        """Ends the call with a status, by an exception."""
-
-    def cancel(self) -> object:
-        """Ends the call at once, whoever waits in it."""
-
-
-class Handler(Protocol):
-    """A method that streams both ways, messages as bytes: gives answers until the call ends well."""
-
-    def __call__(self, requests: Iterator[bytes], context: CallContext) -> Generator[bytes]: ...
 
 
 class _Aborted(Exception):
@@ -215,7 +194,9 @@ class ServedCall:
         returns False where something is before it: then nothing was done."""
         with self._changed:
             size = _MESSAGE_HEAD + len(message)
-            if self._over or self._sending or self._outbox or not self._answered or room(self._http) < size:
+            if size > MAX_POST_BYTES or self._over or not self._answered:
+                return False
+            if self._sending or self._outbox or room(self._http) < size:
                 return False
             spend(self._http, size)
             self._outbox += b"%b\0%b%b" % (

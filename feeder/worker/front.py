@@ -26,9 +26,10 @@ import grpc
 from feeder.errors import ConfigError
 from feeder.wire.address import Address
 from feeder.wire.channel import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, fit_buffers
+from feeder.wire.context import Handler
 from feeder.wire.frames import Head
 from feeder.wire.opening import Opening, WithoutFirstAck, refusal
-from feeder.wire.serve import LINGER_S, TICK_S, Handler, ServedCall
+from feeder.wire.serve import LINGER_S, TICK_S, ServedCall
 from feeder.wire.tls import TlsSocket
 from feeder.worker.access import Caller
 from feeder.worker.listen import bind, release

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc
 
 from feeder.errors import FeederError
-from feeder.wire.serve import CallContext
+from feeder.wire.context import CallContext
 from feeder.wire.status import Refusal
 from feeder.worker.access import Access, Caller, Grant
 from feeder.worker.refusals import Refusals

@@ -18,8 +18,9 @@ from feeder.decode import Decoder
 from feeder.errors import Closed, FeederError, ProtocolError, WorkersDisagree
 from feeder.wire import PROTOCOL, SERVICE
 from feeder.wire.codec import bad_to_proto, encode_reply, parse_request
+from feeder.wire.context import CallContext
 from feeder.wire.messages import ClientReport, Join, Open, Opened
-from feeder.wire.serve import CallContext, ServedCall
+from feeder.wire.serve import ServedCall
 from feeder.wire.status import Refusal, to_status
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.access import Grant

@@ -31,10 +31,11 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, PriorityFrame, SettingsFrame
 
 from feeder.wire import serve as serve_module
+from feeder.wire.context import CallContext
 from feeder.wire.frames import DATA, PADDED, STREAM, Head
 from feeder.wire.headers import CallFailed
 from feeder.wire.opening import ONE_CALL, Opening
-from feeder.wire.serve import CallContext, ServedCall
+from feeder.wire.serve import ServedCall
 from feeder.wire.status import Refusal
 
 PATH = "/test.Echo/Stream"
