@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,7 +95,7 @@ class Server:
                 if isinstance(request, ChunkRequest):
                     stream.put(Answer(self._messages[request.id - 1]))
                 elif isinstance(request, Join):
-                    stream.opened(of=self._joins.join(request.key, stream, NOBODY))
+                    stream.opened(of=self._joins.join(request.key, stream, NOBODY, context.cancel))
                 else:
                     stream.opened()
         except CallFailed:
@@ -150,6 +151,7 @@ class Consumer(BatchesReceived):
             )
             receiver = threading.Thread(target=self._run, args=(call,))
             receiver.start()
+            self._await_connections()
             for number in range(count):
                 while asked < min(count, number + READY_BATCHES):
                     call.send(*self._ask(asked))
@@ -159,6 +161,13 @@ class Consumer(BatchesReceived):
                 yield self.buffer(number)
             call.cancel()
             receiver.join()
+
+    def _await_connections(self) -> None:
+        end_s = time.monotonic() + OPEN_DEADLINE_S
+        while self._carriers.count < self.request["connections"] - 1:
+            if time.monotonic() > end_s:
+                raise ConnectionError("the server took fewer connections than it was asked to")
+            time.sleep(0.001)
 
     def _dial(self) -> Call:
         address = Address("tcp", "127.0.0.1", self.request["port"])
