@@ -54,7 +54,7 @@ class Carriers:
 
     @property
     def count(self) -> int:
-        """Connections on which answers come."""
+        """Connections on which answers come, or came until the stream ended."""
         return self._count
 
     @contextmanager
@@ -65,7 +65,7 @@ class Carriers:
             FeederError, CallFailed: why one of the others ended, if it did before.
         """
         with self._changed:
-            self._first, self._error = first, None
+            self._first, self._error, self._count = first, None, 0
         try:
             yield
             with self._changed:  # they end by themselves where the stream ended well
@@ -145,6 +145,3 @@ class Carriers:
         except BaseException:
             first.cancel()
             raise
-        finally:
-            with self._changed:
-                self._count -= 1

@@ -39,7 +39,8 @@ class WorkerStats:
             "grpc"; empty before it was connected.
         beside: it is on this host, see `beside` of `Client.stream`.
         late_after_s: silence after which what it owes is asked from others, too.
-        connections: over which it sends pixels, or would if they did not come otherwise; 0 while it is down.
+        connections: over which it sends pixels, or would if they did not come otherwise, or did until the
+            stream ended; 0 while it is down.
         compression: of the last chunk that it sent: "none", "lz4" or "zstd"; empty before.
         saved_bytes: of pixels that it need not send, thanks to compression.
     """

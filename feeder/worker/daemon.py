@@ -190,6 +190,7 @@ class _Worker:
         for doubt in doubts(config, access):
             log.warning("%s", doubt)
         refusals = Refusals()
+        stack.callback(refusals.log_rest)
         most = carrying + SPARE_CONNECTIONS
         self._front = Front(
             config.listen,

@@ -13,8 +13,9 @@ __all__ = ["Reason", "Refusals", "why_no_handshake"]
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S = 10.0
-"""Between two lines of the log on one reason: whoever is refused comes again at once."""
+LOG_S = 10.0
+LOG_LINES = 5
+"""At most so many lines of the log on one reason in so long: whoever is refused comes again at once."""
 
 Reason: TypeAlias = Literal[
     # of connections
@@ -43,18 +44,29 @@ class Refusals:
         self._lock = threading.Lock()
         self._counts: Counter[Reason] = Counter(dict.fromkeys(get_args(Reason), 0))
         self._unlogged: Counter[Reason] = Counter()
-        self._silent_until_s: dict[Reason, float] = {}
+        self._until_s: dict[Reason, float] = {}
+        self._lines_left: dict[Reason, int] = {}
 
     def note(self, reason: Reason, peer: str, text: str) -> None:
         """One was refused; `text` is for the log."""
         with self._lock:
             self._counts[reason] += 1
             self._unlogged[reason] += 1
-            if time.monotonic() < self._silent_until_s.get(reason, 0.0):
+            now_s = time.monotonic()
+            if now_s >= self._until_s.get(reason, 0.0):
+                self._until_s[reason], self._lines_left[reason] = now_s + LOG_S, LOG_LINES
+            if not self._lines_left[reason]:
                 return
-            self._silent_until_s[reason] = time.monotonic() + LOG_EVERY_S
+            self._lines_left[reason] -= 1
             count = self._unlogged.pop(reason)
         log.warning("%s: refused, %s (%d since the last such line)", peer, text, count)
+
+    def log_rest(self) -> None:
+        """Says how many there were that no line was for; when the worker ends."""
+        with self._lock:
+            rest, self._unlogged = self._unlogged, Counter()
+        for reason, count in rest.items():
+            log.warning("refused, %s: %d more since the last such line", reason, count)
 
     def counts(self) -> dict[Reason, int]:
         """How many there were of each."""

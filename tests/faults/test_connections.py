@@ -85,6 +85,7 @@ def test_the_batches_are_the_same_and_come_over_all_of_them(
             until(lambda: only(stream).connections == connections)
             batches += list(stream)
             assert digest_batches(batches) == undisturbed
+            assert only(stream).connections == connections
             totals = stream.ledger().totals
             assert (totals.delivered, totals.lost, totals.repeated) == (6 * RECORDS, 0, 0)
         feeds = [count for count in proxy.passed[before:] if count > ONE_CHUNK]
