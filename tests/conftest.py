@@ -38,6 +38,8 @@ LEAK_DEADLINE_S = 5.0
 # A shell ignores SIGINT for what it starts in the background, and so would all processes of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # so does nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Where workers make their side sockets: not where those of this user's own are, and with a short path.
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="feeder-tests-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -195,6 +196,8 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_variables_that_name_no_setting_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in [name for name in os.environ if name.startswith("FEEDER_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("FEEDER_THREAD", "3")
     for name in ("FEEDER_PORT_50051_TCP", "FEEDER_SERVICE_PORT_HTTP", "FEEDER_TLS_CA", "FEEDER_TOKEN_FILE"):
         monkeypatch.setenv(name, "of Kubernetes, or a client's")

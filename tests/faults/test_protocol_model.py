@@ -197,6 +197,7 @@ class Connection:
             if answer.job is not None:
                 self.scheduler.answered(answer.job)
                 self.scheduler.sent(answer.job)
+            self.stream.sent()
             self.answers.append(answer.data)
 
     def end(self) -> None:

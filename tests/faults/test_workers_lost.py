@@ -168,7 +168,7 @@ def test_if_all_workers_are_dead_the_stream_says_so_and_goes_on_when_they_are_ba
 def test_a_connection_that_is_cut_again_and_again(
     pair: Any, undisturbed: list[str], digest_batches: Digest
 ) -> None:
-    proxy = Proxy(pair[0].address, 500_000)
+    proxy = Proxy(pair[0].address, 250_000)
     try:
         with feeder.connect(proxy.address).stream("data", **ARGUMENTS, transport="grpc") as stream:
             batches = list(stream)

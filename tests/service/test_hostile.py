@@ -410,8 +410,8 @@ def target(
     refusals(
         worker, credentials
     )  # what the HTTP side opens at its first request stays; a second opens no more
-    # gRPC's pool grows to this as calls come, and never shrinks.
-    worker.at_rest = (own_threads(process) + 8 + 8, process.num_fds())
+    # gRPC's pool grows to this as calls come, and never shrinks: two a stream, those unsaid, and spare ones.
+    worker.at_rest = (own_threads(process) + 2 * 8 + 8 + 8, process.num_fds())
     return worker, credentials
 
 
