@@ -25,7 +25,7 @@ from feeder.wire.address import Address
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker import http_door, metrics
 from feeder.worker.http import HttpSide
-from feeder.worker.refusals import Refusals
+from feeder.worker.refusals import LOG_LINES, Refusals
 
 ANY_PORT = Address("tcp", "127.0.0.1", 0)
 DEADLINE_S = 30.0
@@ -326,16 +326,16 @@ def test_what_is_no_request_is_counted_and_fills_no_log(caplog: pytest.LogCaptur
     noise = (b"\0\1\2\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0", b"GET / HTTP/1.1\r\nA" + b"a" * 99_999)
     twice = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     with HttpSide(ANY_PORT, refusals=refusals) as side:
-        for first in (*noise, twice):
+        for first in (*noise, twice) * 2:
             with held(side.address, 1, first) as (connection,):
                 answer = b""
                 with contextlib.suppress(ConnectionError):
                     while data := connection.recv(4096):
                         answer += data
             assert b" 400 " in answer[:16] or not answer
-        assert refusals.counts()["bad_request"] == len(noise) + 1
+        assert refusals.counts()["bad_request"] == 2 * (len(noise) + 1)
     assert "Traceback" not in caplog.text
-    assert len(caplog.text.splitlines()) == 1
+    assert len(caplog.text.splitlines()) == LOG_LINES
 
 
 def test_a_port_in_use_is_named() -> None:
