@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VARIANTS = ("client", "in-process")
 
-CHUNK_IMAGES = 32
+CHUNK_IMAGES = 64
 """As many as feeder's client asks for at a time."""
 
 READY_BATCHES = 4

@@ -80,6 +80,7 @@ class Arena:
             os.ftruncate(fd, self.offer.nbytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             self._memory = np.frombuffer(mmap.mmap(fd, self.offer.nbytes), np.uint8)
+            self._address = self._memory.ctypes.data
         except OSError as error:
             os.close(fd)
             raise ServiceError(f"{self.offer.nbytes} bytes cannot be mapped ({error.strerror})") from None
@@ -108,9 +109,7 @@ class Arena:
             except OSError as error:
                 raise ServiceError(f"no memory for one more buffer ({error.strerror})") from None
             self._reserved.add(number)
-        return np.asarray(
-            _Lease(self._memory[begin : begin + self._buffer_bytes], number, self.dropped, shape)
-        )
+        return np.asarray(_Lease(self._memory, self._address + begin, number, self.dropped, shape))
 
     def view(self, number: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """A buffer as an array that nobody hears of; to be gone before the buffer is used again."""
@@ -122,7 +121,12 @@ class _Lease:
     """What an array over a buffer, and every view of it, keeps alive."""
 
     def __init__(
-        self, memory: NDArray[np.uint8], number: int, dropped: deque[int], shape: tuple[int, ...]
+        self,
+        memory: NDArray[np.uint8],
+        address: int,
+        number: int,
+        dropped: deque[int],
+        shape: tuple[int, ...],
     ) -> None:
         self._memory = memory
         self._number = number
@@ -131,7 +135,7 @@ class _Lease:
             "version": 3,
             "shape": shape,
             "typestr": "|u1",
-            "data": (memory.__array_interface__["data"][0], False),
+            "data": (address, False),
         }
 
     def __del__(self) -> None:

@@ -125,7 +125,7 @@ class Assembly:
     def _runs(self, slots: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
         """Runs of neighbouring slots: where they are in this batch, and where in the chunk."""
         offset = self.slots.start
-        if slots == tuple(range(slots[0], slots[0] + len(slots))):  # told at once, as nearly all are one run
+        if slots[-1] - slots[0] == len(slots) - 1:  # they ascend; nearly all are one run
             yield slice(slots[0] - offset, slots[0] - offset + len(slots)), slice(0, len(slots))
             return
         begin = 0

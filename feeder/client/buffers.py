@@ -12,6 +12,7 @@ second worker that is asked for the same slots is asked to send them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["Buffers", "Write"]
 
@@ -19,8 +20,7 @@ MOST_RETIRED = 2
 """Buffers that a worker may keep from being used again: one more, and it is asked into none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """What a worker was asked to write: a chunk, known by its first slot, into a buffer."""
 
     worker: str

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from queue import Empty, SimpleQueue
 
 from feeder.client.batch import Assembly, Landing
@@ -38,10 +38,17 @@ __all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 32 * 224 * 224 * 3
-"""Most pixels of one chunk, 4.8 MB. What a chunk costs both sides besides its bytes was over 1 ms on a busy
-machine: chunks of 32 images took a fifth less processor time than chunks of 16."""
+SENT_BYTES = 32 * 224 * 224 * 3
+PLACED_BYTES = 2 * SENT_BYTES
+"""Most pixels of one chunk that comes over the network, 4.8 MB, and of one that a worker on this host writes
+into the batch. What a chunk costs both sides besides its bytes was over 1 ms on a busy machine: chunks of 32
+images took a fifth less processor time than chunks of 16, and those of 64 from a full cache a tenth less than
+those of 32."""
 CLOSE_TIMEOUT_S = 5.0
+
+GLANCE_S = 0.02
+"""A consumer waits so long before it looks whether a worker is late: most batches come sooner, and to look
+costs more than all else that it does for one."""
 
 STOPPED_S = 1.0
 """A consumer that wakes so late was stopped itself: its workers were not silent in that time."""
@@ -111,7 +118,7 @@ class Engine:
             list(self.links),
             depth=depth,
             suspect_after_s=min(SUSPECT_AFTER_S, stall_timeout_s / 2),  # others get their turn before it
-            max_slots=min(max_slots(spec.image_bytes), max(1, CHUNK_BYTES // spec.image_bytes)),
+            max_slots=self._max_slots(SENT_BYTES),
             consumers=opening.consumer_count,
             rebalance=rebalance,
             pass_samples=max(1, order.lane_length(0)) if spec.remainder == "wrap" else None,
@@ -156,10 +163,16 @@ class Engine:
                     self._watch.start()
                 self.sound = True
         try:
+            with self._lock:
+                comes = not (self._closed or self._session.ready or self._session.ended)
+            if comes:
+                with contextlib.suppress(Empty):
+                    self._changed.get(timeout=GLANCE_S)
             while True:
                 with self._lock:
-                    now = time.monotonic()
-                    self._move(number, now)
+                    now, step = time.monotonic(), self._session.ready
+                    if step is None or step.number < number:
+                        self._move(number, now)
                     if not self._closed and self._session.ready is not None:
                         return self._ready(number)
                     if not self._closed and self._session.ended:
@@ -272,8 +285,14 @@ class Engine:
                 raise WorkerUnavailable(f"worker {name} left")
             self._sharing.opened(name, taken=opened.arena)
             now = time.monotonic()
-            beside = name in self._beside or self._sharing.transports[name] == "shm"
-            self._session.opened(name, opened.max_outstanding, now, beside=beside)
+            placed = self._sharing.transports[name] == "shm"
+            self._session.opened(
+                name,
+                opened.max_outstanding,
+                now,
+                beside=placed or name in self._beside,
+                max_slots=self._max_slots(PLACED_BYTES if placed else SENT_BYTES),
+            )
             self._send(now)
             self._wake()
 
@@ -339,8 +358,11 @@ class Engine:
         with self._lock:
             self._sharing.confirmed(name, chunk.id)
             piece = None if self._closed else self._session.expects(name, chunk.id)
-            with self._failing(name, chunk):
+            try:
                 landing = self.making.arriving(name, chunk, piece)
+            except ProtocolError as error:
+                self._fail(name, chunk, error)
+                raise
             if landing is None:
                 now = time.monotonic()
                 self._session.delivered(name, chunk.id, now)
@@ -365,8 +387,11 @@ class Engine:
             piece = self._session.expects(name, chunk.id)
             write = self._sharing.confirmed(name, chunk.id)
             if piece is not None and not self._closed:
-                with self._failing(name, chunk):
+                try:
                     self.making.placed(name, chunk, piece, write)
+                except ProtocolError as error:
+                    self._fail(name, chunk, error)
+                    raise
             self._delivered(name, chunk, now)
 
     def given_up(self, landing: Landing) -> None:
@@ -377,11 +402,9 @@ class Engine:
     def spoiled(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
         """A chunk came whose pixels are none: as if the worker had failed to make it."""
         with self._lock:
-            now = time.monotonic()
             self._sharing.confirmed(name, chunk.id)
-            self._session.failed(name, chunk.id, error, now, final=False)
+            self._fail(name, chunk, error)
             self._wake()
-            self._send(now)
 
     # For the watch.
 
@@ -430,16 +453,15 @@ class Engine:
     def _part(self, link: Link) -> Part:
         return Part(link.land_s, self._session.view(link.name))
 
-    @contextlib.contextmanager
-    def _failing(self, name: str, chunk: Chunk) -> Iterator[None]:
-        """Where a chunk is not what was asked for its worker failed, and others are asked."""
-        try:
-            yield
-        except ProtocolError as error:
-            now = time.monotonic()
-            self._session.failed(name, chunk.id, error, now, final=False)
-            self._send(now)
-            raise
+    def _fail(self, name: str, chunk: Chunk, error: ProtocolError) -> None:
+        """A chunk is not what was asked for: its worker failed, and others are asked."""
+        now = time.monotonic()
+        self._session.failed(name, chunk.id, error, now, final=False)
+        self._send(now)
+
+    def _max_slots(self, chunk_bytes: int) -> int:
+        image_bytes = self._spec.image_bytes
+        return min(max_slots(image_bytes), max(1, chunk_bytes // image_bytes))
 
     def _delivered(self, name: str, chunk: Chunk, now: float) -> None:
         self._session.delivered(name, chunk.id, now)

@@ -76,6 +76,7 @@ class Worker:
     silent: bool = False
     beside: bool = False
     max_outstanding: int = 0
+    max_slots: int = 1
     #: Requests that it has not answered on this connection.
     owed: dict[int, Piece] = field(default_factory=dict)
     #: Pieces to ask of it, first step first. Only a live worker has any.

@@ -59,7 +59,7 @@ class Session:
         per_lane: slots of a global step that one lane fills.
         workers: names, the same on every client, since the assignment depends on them.
         depth: steps in work at a time, the finished ones that nobody took yet included; at least 1.
-        max_slots: of one request; at least 1.
+        max_slots: of one request, unless `opened` says otherwise of a worker; at least 1.
         suspect_after_s: silence after which what a worker owes is asked from others, too.
         consumers: that the workers feed; it decides how much those beside this one take.
         rebalance: when a worker that is new takes its lanes: at once, or with the next epoch.
@@ -123,12 +123,22 @@ class Session:
         self._unknown.discard(worker)
         del self._workers[worker]
 
-    def opened(self, worker: str, max_outstanding: int, now: float, *, beside: bool = False) -> None:
-        """A connection to `worker`, which may be on this host, is ready for requests."""
+    def opened(
+        self,
+        worker: str,
+        max_outstanding: int,
+        now: float,
+        *,
+        beside: bool = False,
+        max_slots: int | None = None,
+    ) -> None:
+        """A connection to `worker`, which may be on this host, is ready for requests, each of at most
+        `max_slots` slots."""
         known = self._workers[worker]
         waits = self._rebalance == "epoch" and self._pass is not None and worker not in self._members
         known.state = "joining" if waits else "live"
         known.max_outstanding, known.heard_s = max(1, max_outstanding), now
+        known.max_slots = max_slots or self._max_slots
         known.silent, known.beside = False, beside
         self._unknown.discard(worker)
         self._deal(now)
@@ -180,11 +190,12 @@ class Session:
 
     def poll(self, now: float) -> list[Request]:
         """The requests to send now."""
-        if self._gathering(now):
+        if self._unknown and self._gathering(now):
             return []
-        self._suspect(now)
-        due = [piece for piece in self._delayed if piece.not_before_s <= now]
-        if due:
+        if len(self._workers) > 1:  # else there is nobody else to ask
+            self._suspect(now)
+        if self._delayed:
+            due = [piece for piece in self._delayed if piece.not_before_s <= now]
             self._delayed = [piece for piece in self._delayed if piece.not_before_s > now]
             for piece in due:
                 self._route(piece, now, first=True)
@@ -417,5 +428,6 @@ class Session:
     def _cut(self, step: Step) -> list[Piece]:
         if not self._cuts:
             shares = slots_by_worker(self._slots, self._per_lane, self._owner)
-            self._cuts = [slots for _, slots in chunks(shares, self._max_slots)]
+            most = {name: self._workers[name].max_slots for name in shares}
+            self._cuts = [slots for _, slots in chunks(shares, most)]
         return [Piece(step, slots, slots[0] // self._per_lane) for slots in self._cuts]

@@ -177,6 +177,8 @@ class Sharing:
         """Takes note of what happened to buffers without a word."""
         while self._arena is not None and self._arena.dropped:
             self._buffers.dropped(self._arena.dropped.popleft())
+        if self._handovers.keys() <= self._live:
+            return
         for name in self._handovers.keys() - self._live:
             if self._handovers[name].ended():
                 self._buffers.ended(name)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
-import numpy as np
-
 from feeder.client.batch import Batch
 from feeder.client.engine import Engine
 from feeder.client.session import WorkerState
@@ -172,11 +170,10 @@ class Stream(Iterator[Batch]):
             self._engine.close()
             raise StopIteration
         after = at.advance(self._order)
-        slots = np.arange(assembly.slots.start, assembly.slots.stop)
         if self._ledger.booked == number:  # else a KeyboardInterrupt came after that
             bad = [(one.record, one.shard, one.index, one.reason) for one in assembly.bad]
             try:
-                self._ledger.account(at.epoch, at.taken, slots, assembly.records, assembly.status, bad)
+                self._ledger.account(at.epoch, at.taken, None, assembly.records, assembly.status, bad)
             except ProtocolError:
                 self.close()  # the position stays before this batch; the engine has gone past it
                 raise

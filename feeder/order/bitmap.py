@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.order.lanes import Int64s
 
 __all__ = ["Bitmap"]
+
+Bits: TypeAlias = tuple[Int64s, NDArray[np.uint8]]
+"""Some of a Bitmap's: the bytes that they are in, and where in each."""
 
 _MASKS = np.left_shift(1, np.arange(8)).astype(np.uint8)
 
@@ -35,6 +40,21 @@ class Bitmap:
             new &= first
         np.bitwise_or.at(self._bits, places, masks)
         return new
+
+    def unset(self, numbers: Int64s) -> Bits | None:
+        """The bits of int64 [n] numbers, no two of which are equal, for `set` and `reset`; None where one of
+        them is in the set."""
+        places, masks = numbers >> 3, _MASKS[numbers & 7]
+        return None if (self._bits[places] & masks).any() else (places, masks)
+
+    def set(self, bits: Bits) -> None:
+        """Adds the numbers of these bits."""
+        np.bitwise_or.at(self._bits, *bits)
+
+    def reset(self, bits: Bits) -> None:
+        """Removes them."""
+        places, masks = bits
+        np.bitwise_and.at(self._bits, places, ~masks)
 
     def clear(self, start: int, stop: int) -> None:
         """Removes all numbers in [start, stop)."""

@@ -8,7 +8,7 @@ from feeder.errors import ConfigError
 
 __all__ = ["MAX_SLOTS", "chunks", "slots_by_worker"]
 
-MAX_SLOTS = 32
+MAX_SLOTS = 64
 """Most slots of one request (feeder.proto)."""
 
 
@@ -23,22 +23,22 @@ def slots_by_worker(slots: Iterable[int], per_lane: int, owners: Mapping[int, st
 
 
 def chunks(
-    slots_by_worker: Mapping[str, Sequence[int]], max_slots: int = 16
+    slots_by_worker: Mapping[str, Sequence[int]], max_slots: Mapping[str, int]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Each worker's slots in as few pieces of at most max_slots as there can be, all of about one size.
+    """Each worker's slots in as few pieces of at most its max_slots as there can be, all of about one size.
 
     Returns:
         (worker, slots ascending) of each request, by their first slot.
 
     Raises:
-        ConfigError: max_slots is not in [1, 32].
+        ConfigError: one of max_slots is not in [1, 64].
     """
-    if not 1 <= max_slots <= MAX_SLOTS:
-        raise ConfigError(f"a chunk holds between 1 and {MAX_SLOTS} slots, got max_slots {max_slots}")
     pieces: list[tuple[str, tuple[int, ...]]] = []
     for worker, share in slots_by_worker.items():
-        slots = sorted(share)
-        count = -(-len(slots) // max_slots)
+        most, slots = max_slots[worker], sorted(share)
+        if not 1 <= most <= MAX_SLOTS:
+            raise ConfigError(f"a chunk holds between 1 and {MAX_SLOTS} slots, got max_slots {most}")
+        count = -(-len(slots) // most)
         for piece in range(count):
             first, last = (number * len(slots) // count for number in (piece, piece + 1))
             pieces.append((worker, tuple(slots[first:last])))

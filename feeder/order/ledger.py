@@ -95,6 +95,9 @@ class EpochCounts:
         for name in _NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def __copy__(self) -> EpochCounts:
+        return EpochCounts(**vars(self))
+
     @property
     def remaining(self) -> int:
         """Expected, and neither come nor given up so far."""
@@ -154,6 +157,9 @@ class Ledger:
         self._order = order
         self._consumer = (consumer_index, consumer_count)
         self._slots = order.consumer_slots(consumer_index, consumer_count)
+        self._whole = np.arange(self._slots.start, self._slots.stop)
+        self._wraps = order.spec.remainder == "wrap"
+        self._pads = order.spec.remainder == "pad"
         lanes = order.consumer_lanes(consumer_index, consumer_count)
         starts = [order.lane_start(lane) for lane in range(lanes.start, lanes.stop + 1)]
         self._first = starts[0]
@@ -179,7 +185,7 @@ class Ledger:
     @property
     def current(self) -> EpochCounts:
         """A copy of the counts of the running epoch."""
-        return dataclasses.replace(self._counts)
+        return copy.copy(self._counts)
 
     @property
     def finished(self) -> list[tuple[int, EpochCounts]]:
@@ -189,7 +195,7 @@ class Ledger:
     @property
     def totals(self) -> EpochCounts:
         """The counts of all epochs, the running one included."""
-        totals = dataclasses.replace(self._past)
+        totals = copy.copy(self._past)
         totals.add(self._counts)
         return totals
 
@@ -202,7 +208,7 @@ class Ledger:
         self,
         epoch: int,
         taken: int,
-        slots: Int64s,
+        slots: Int64s | None,
         given: Int64s,
         status: NDArray[np.uint8],
         bad: Iterable[tuple[int, str, int, str]] = (),
@@ -214,7 +220,7 @@ class Ledger:
 
         Args:
             epoch, taken: the step.
-            slots: int64 [n], slots of the global step that belong to this consumer.
+            slots: int64 [n], slots of the global step that belong to this consumer; None: all of them.
             given: int64 [n], the record that fills each slot; -1 for padding.
             status: uint8 [n] of `SlotStatus`.
             bad: (record, shard, index, reason) of each bad record that was met, as for `note_bad`.
@@ -223,7 +229,12 @@ class Ledger:
             ProtocolError: what was given cannot be an answer to these slots.
             ConfigError: no such step, or none that this account can take next.
         """
-        if slots.size and not (slots.min() in self._slots and slots.max() in self._slots):
+        bad = tuple(bad)
+        if slots is None:
+            if not bad and self._account_whole(epoch, taken, given, status):
+                return
+            slots = self._whole
+        elif slots.size and not (slots.min() in self._slots and slots.max() in self._slots):
             raise ConfigError(
                 f"slots of consumer {self._consumer[0]} are in [{self._slots.start}, {self._slots.stop}), "
                 f"got {slots.min()} to {slots.max()}"
@@ -239,11 +250,10 @@ class Ledger:
                 f"epoch {epoch}, taken {taken}, slot {slots[place]}: record {given[place]} with status "
                 f"{status[place]} came for record {asked[place]}"
             )
-        wraps = self._order.spec.remainder == "wrap"
+        wraps = self._wraps
         if epoch > self._epoch + self._open and not wraps:
             raise ConfigError(f"the account stands in epoch {self._epoch}, got a step of epoch {epoch}")
         clears = epoch > self._epoch or wraps
-        bad = tuple(bad)
         bits = self._seen.saved(None if clears else marked[real])
         changing = _STATE if clears or bad or not self._open else _COUNTED
         state = {name: copy.copy(getattr(self, name)) for name in changing}
@@ -264,6 +274,29 @@ class Ledger:
                 setattr(self, name, value)
             raise
 
+    def _account_whole(self, epoch: int, taken: int, given: Int64s, status: NDArray[np.uint8]) -> bool:
+        """Books the consumer's whole part of a step where all is as it nearly always is: a step of the
+        running epoch, with its own records, none of which has come before. Returns False, and does nothing,
+        where it is not."""
+        if epoch != self._epoch or not self._open or self._wraps or status.any():
+            return False
+        asked = self._order.records(epoch, taken, self._whole)
+        if given.tobytes() != asked.tobytes() or (self._pads and asked.min() < 0):
+            return False
+        bits = self._seen.unset(asked - self._first)
+        if bits is None:
+            return False
+        delivered, booked = self._counts.delivered, self._booked
+        try:
+            self._seen.set(bits)
+            self._counts.delivered = delivered + asked.size
+            self._booked = booked + 1
+        except BaseException:
+            self._seen.reset(bits)
+            self._counts.delivered, self._booked = delivered, booked
+            raise
+        return True
+
     def finish_epoch(self, epoch: int) -> None:
         """Closes the running epoch: what has not come by now is lost.
 
@@ -271,7 +304,7 @@ class Ledger:
         """
         if epoch > self._epoch:
             raise ConfigError(f"the account stands in epoch {self._epoch}, cannot finish epoch {epoch}")
-        if epoch < self._epoch or self._order.spec.remainder == "wrap":
+        if epoch < self._epoch or self._wraps:
             return
         if not self._open:
             self._counts.add(self._expect(0))

@@ -54,7 +54,7 @@ class Position:
         epoch, taken = self.epoch, self.taken + self.spec.per_lane
         if self.spec.remainder != "wrap" and taken >= order.steps_per_epoch * self.spec.per_lane:
             epoch, taken = epoch + 1, 0
-        return dataclasses.replace(self, epoch=epoch, taken=taken)
+        return Position(epoch, taken, self.spec, self.records, self.fingerprint)
 
     def steps_before(self, order: Order) -> int:
         """Global steps from the start of the stream up to this position."""

@@ -183,14 +183,12 @@ class Call:
             CallFailed: the call ended otherwise.
         """
         self.skip()
-        head = bytearray(_MESSAGE_HEAD)
         if not self._next_payload():
             self._raise_status()
             return None
-        self._fill(memoryview(head))
-        if head[0] != 0:
+        compressed, self._message_left = struct.unpack(">BI", self._payload(_MESSAGE_HEAD))
+        if compressed:
             raise CallFailed(grpc.StatusCode.INTERNAL, "a compressed message came, none was allowed")
-        self._message_left = int.from_bytes(head[1:], "big")
         return self._message_left
 
     def read_into(self, view: memoryview) -> None:
@@ -209,9 +207,9 @@ class Call:
 
     def read(self, size: int) -> bytes:
         """At most `size` more bytes of the current message; see `read_into`."""
-        data = bytearray(min(size, self._message_left))
-        self.read_into(memoryview(data))
-        return bytes(data)
+        size = min(size, self._message_left)
+        self._message_left -= size
+        return self._payload(size)
 
     def skip(self) -> None:
         """Drops what is left of the current message."""
@@ -290,6 +288,15 @@ class Call:
 
     # Receiving.
 
+    def _payload(self, size: int) -> bytes:
+        """The next bytes of payload."""
+        if size <= min(self._frame_left, AHEAD_BYTES):
+            self._frame_left -= size
+            return bytes(self._next(size))
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return bytes(data)
+
     def _fill(self, view: memoryview) -> None:
         """Reads payload until `view` is full."""
         while len(view):
@@ -313,8 +320,7 @@ class Call:
         return True
 
     def _next_frame(self) -> None:
-        raw = bytearray(HEAD_BYTES)
-        self._read_exactly(memoryview(raw))
+        raw = bytes(self._next(HEAD_BYTES))
         head = Head.parse(raw)
         if head.kind == DATA and head.stream == STREAM:
             self._begin_data(head)
@@ -328,14 +334,12 @@ class Call:
         if head.kind == GoAwayFrame.type:
             self._go_away(bytes(body))
             return
-        self._handle(bytes(raw + body))
+        self._handle(raw + bytes(body))
 
     def _begin_data(self, head: Head) -> None:
         padding = 0
         if head.flags & PADDED and head.size:
-            length = bytearray(1)
-            self._read_exactly(memoryview(length))
-            padding = length[0]
+            padding = self._next(1)[0]
         payload = head.size - padding - (1 if head.flags & PADDED else 0)
         if payload < 0:
             raise CallFailed(
@@ -394,18 +398,30 @@ class Call:
         if failure is not None:
             raise failure
 
+    def _next(self, size: int) -> memoryview:
+        """The next bytes, at most AHEAD_BYTES; they are there until more are read."""
+        have = len(self._unread)
+        if have < size:
+            self._ahead[:have] = self._unread
+            while have < size:
+                have += self._receive(self._ahead[have:])
+            self._unread = self._ahead[:have]
+        part, self._unread = self._unread[:size], self._unread[size:]
+        return part
+
     def _read_exactly(self, view: memoryview) -> None:
-        while len(view):
-            if self._unread:
-                part = min(len(view), len(self._unread))
-                view[:part], view, self._unread = self._unread[:part], view[part:], self._unread[part:]
-                continue
-            direct = len(view) >= AHEAD_BYTES
+        here = min(len(view), len(self._unread))
+        view[:here], view, self._unread = self._unread[:here], view[here:], self._unread[here:]
+        while len(view) >= AHEAD_BYTES:
+            view = view[self._receive(view, socket.MSG_WAITALL) :]
+        if len(view):
+            view[:] = self._next(len(view))
+
+    def _receive(self, view: memoryview, flags: int = 0) -> int:
+        """Waits for bytes; returns how many of them are in `view` now, at least one."""
+        while True:
             try:
-                if direct:
-                    count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
-                else:
-                    count = self._socket.recv_into(self._ahead)
+                count = self._socket.recv_into(view, 0, flags)
             except BlockingIOError:  # TICK_S went by without a byte
                 self._keep_alive()
                 continue
@@ -414,10 +430,7 @@ class Call:
             if count == 0:
                 raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection was closed")
             self._heard_s, self._pinged_s = time.monotonic(), None
-            if direct:
-                view = view[count:]
-            else:
-                self._unread = self._ahead[:count]
+            return count
 
     def _keep_alive(self) -> None:
         now = time.monotonic()

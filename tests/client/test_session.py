@@ -100,6 +100,19 @@ def test_steps_are_taken_in_order_whatever_comes_first() -> None:
     assert session.take() == Step(0, 0, 0)
 
 
+def test_each_worker_has_requests_of_its_own_size() -> None:
+    session = make(["a", "b"], max_slots=2, slots=range(64), depth=1)
+    session.opened("a", 100, 0.0, max_slots=5)
+    session.opened("b", 100, 0.0)
+    requests = session.poll(0.0)
+    sizes = {name: {len(one.slots) for one in requests if one.worker == name} for name in ("a", "b")}
+    assert max(sizes["a"]) in (4, 5)
+    assert max(sizes["b"]) == 2
+    session.lost("a", 0.1)  # what is cut already stays as it is
+    requests += session.poll(0.1)
+    assert sorted({slot for one in requests if one.worker == "b" for slot in one.slots}) == list(range(64))
+
+
 def test_no_more_is_outstanding_than_the_worker_allows() -> None:
     session = make(["a"], max_slots=1)
     session.opened("a", 3, 0.0)

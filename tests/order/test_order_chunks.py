@@ -16,16 +16,17 @@ def test_each_slot_is_in_one_chunk_of_its_lane_s_worker(
 ) -> None:
     owners = assign(range(lanes), [f"w{number}" for number in range(workers)])
     slots = range(per_lane * lanes // 2 // per_lane * per_lane, per_lane * lanes)
-    pieces = chunks(slots_by_worker(slots, per_lane, owners), max_slots)
+    most = {f"w{number}": max(1, max_slots - number) for number in range(workers)}
+    pieces = chunks(slots_by_worker(slots, per_lane, owners), most)
     assert sorted(slot for _, piece in pieces for slot in piece) == list(slots)
     for worker, piece in pieces:
         assert list(piece) == sorted(piece)
         assert all(owners[slot // per_lane] == worker for slot in piece)
     for worker in {worker for worker, _ in pieces}:
         sizes = [len(piece) for name, piece in pieces if name == worker]
-        assert 0 < max(sizes) <= max_slots
+        assert 0 < max(sizes) <= most[worker]
         assert max(sizes) - min(sizes) <= 1
-        assert len(sizes) == -(-sum(sizes) // max_slots)
+        assert len(sizes) == -(-sum(sizes) // most[worker])
     assert [piece[0] for _, piece in pieces] == sorted(piece[0] for _, piece in pieces)
 
 
@@ -34,22 +35,22 @@ def test_one_shard_of_ten_records_and_four_workers() -> None:
     lanes = default_lanes(10, 4, 2)
     order = Order(StreamSpec("one_shard", 4, lanes, remainder="pad"), 10)
     owners = assign(range(lanes), ["w0:1", "w1:1", "w2:1", "w3:1"])
-    came = []
+    came, most = [], dict.fromkeys(owners.values(), 1)
     for consumer in range(2):
         slots = order.consumer_slots(consumer, 2)
         for step in range(order.steps_per_epoch):
-            for _, piece in chunks(slots_by_worker(slots, order.spec.per_lane, owners), 1):
+            for _, piece in chunks(slots_by_worker(slots, order.spec.per_lane, owners), most):
                 came += order.records(0, step * order.spec.per_lane, np.array(piece)).tolist()
     assert sorted(record for record in came if record >= 0) == list(range(10))
 
 
-def test_a_chunk_holds_16_slots_unless_asked() -> None:
-    assert [len(piece) for _, piece in chunks({"a": range(64)})] == [16] * 4
-    assert [len(piece) for _, piece in chunks({"a": range(20)})] == [10, 10]
-    assert chunks({"a": []}) == []
+def test_chunks_are_few_and_even() -> None:
+    assert [len(piece) for _, piece in chunks({"a": range(64)}, {"a": 16})] == [16] * 4
+    assert [len(piece) for _, piece in chunks({"a": range(20)}, {"a": 16})] == [10, 10]
+    assert chunks({"a": []}, {"a": 16}) == []
 
 
-@pytest.mark.parametrize("max_slots", [0, -1, 33])
+@pytest.mark.parametrize("max_slots", [0, -1, 65])
 def test_chunk_size_is_bounded(max_slots: int) -> None:
     with pytest.raises(ConfigError, match=f"got max_slots {max_slots}"):
-        chunks({"a": [0]}, max_slots)
+        chunks({"a": [0]}, {"a": max_slots})
