@@ -153,15 +153,8 @@ class Engine:
         """
         begun = time.monotonic()
         self.pace.waits(begun)
-        with self._lock:
-            if not self._started and not self._closed:
-                self.sound, self._started = False, True
-                _running.add(self)
-                for link in self.links.values():
-                    self._start(link)
-                if self._watch is not None:
-                    self._watch.start()
-                self.sound = True
+        if not self._started:
+            self._begin()
         try:
             with self._lock:
                 comes = not (self._closed or self._session.ready or self._session.ended)
@@ -184,6 +177,17 @@ class Engine:
                     begun = time.monotonic()
         finally:
             self.pace.works(time.monotonic())
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._started and not self._closed:
+                self.sound, self._started = False, True
+                _running.add(self)
+                for link in self.links.values():
+                    self._start(link)
+                if self._watch is not None:
+                    self._watch.start()
+                self.sound = True
 
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
@@ -374,7 +378,9 @@ class Engine:
         with self._lock:
             now = self._progress_s = time.monotonic()
             self.making.landed(chunk, self._session.expects(name, chunk.id), landing)
-            self._delivered(name, chunk, now)
+            ready = self._delivered(name, chunk, now)
+        if ready:
+            self._wake()
 
     def placed(self, name: str, chunk: Chunk) -> None:
         """A worker wrote a chunk where it was asked to.
@@ -392,7 +398,9 @@ class Engine:
                 except ProtocolError as error:
                     self._fail(name, chunk, error)
                     raise
-            self._delivered(name, chunk, now)
+            ready = self._delivered(name, chunk, now)
+        if ready:
+            self._wake()
 
     def given_up(self, landing: Landing) -> None:
         """The rest of a chunk will not come."""
@@ -463,11 +471,11 @@ class Engine:
         image_bytes = self._spec.image_bytes
         return min(max_slots(image_bytes), max(1, chunk_bytes // image_bytes))
 
-    def _delivered(self, name: str, chunk: Chunk, now: float) -> None:
+    def _delivered(self, name: str, chunk: Chunk, now: float) -> bool:
+        """Returns whether the consumer is to be woken, which only waits for the lock where that is held."""
         self._session.delivered(name, chunk.id, now)
-        if self._session.ready is not None:
-            self._wake()
         self._send(now)
+        return self._session.ready is not None
 
     def _wake(self) -> None:
         if self._changed.empty():
