@@ -46,7 +46,7 @@ images took a fifth less processor time than chunks of 16, and those of 64 from 
 those of 32."""
 CLOSE_TIMEOUT_S = 5.0
 
-GLANCE_S = 0.02
+GLANCE_S = 0.1
 """A consumer waits so long before it looks whether a worker is late: most batches come sooner, and to look
 costs more than all else that it does for one."""
 
