@@ -212,10 +212,13 @@ class Link:
     def ask(self, requests: Iterable[ChunkRequest]) -> None:
         """Sends requests without waiting; those made for a connection that was lost meanwhile go nowhere."""
         call = self._call
-        if isinstance(call, Call):
-            with contextlib.suppress(CallFailed):  # the receiving thread meets it, too
-                if not call.post(*map(self._encoded, requests)):
-                    self._requests.put(b"")  # has the rest sent by who may wait
+        if not isinstance(call, Call):
+            return
+        try:
+            if not call.post(*map(self._encoded, requests)):
+                self._requests.put(b"")  # has the rest sent by who may wait
+        except CallFailed:
+            return  # the receiving thread meets it, too
 
     def _encoded(self, request: ChunkRequest) -> bytes:
         if request.destination is None:

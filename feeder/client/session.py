@@ -389,21 +389,22 @@ class Session:
 
     def _route(self, piece: Piece, now: float, *, first: bool) -> None:
         """Queues a piece at the worker whose turn it is, or puts it off if all have failed."""
-        live = self.live
-        if not live or piece.step in self._failures:
-            return
-        if piece.refused_by.issuperset(live):
-            piece.rounds += 1
-            if piece.rounds >= ROUNDS and piece.error is not None:
-                self._failures.setdefault(piece.step, piece.error)
-                return
-            piece.refused_by.clear()
-            piece.not_before_s = now + RETRY_S * 2 ** (piece.rounds - 1)
-            self._delayed.append(piece)
+        if not self._owner or piece.step in self._failures:
             return
         worker = self._owner[piece.lane]
-        if worker in piece.refused_by:
-            worker = next(name for name in next_in_line(piece.lane, live) if name not in piece.refused_by)
+        if piece.refused_by:
+            live = self.live
+            if piece.refused_by.issuperset(live):
+                piece.rounds += 1
+                if piece.rounds >= ROUNDS and piece.error is not None:
+                    self._failures.setdefault(piece.step, piece.error)
+                    return
+                piece.refused_by.clear()
+                piece.not_before_s = now + RETRY_S * 2 ** (piece.rounds - 1)
+                self._delayed.append(piece)
+                return
+            if worker in piece.refused_by:
+                worker = next(name for name in next_in_line(piece.lane, live) if name not in piece.refused_by)
         queue = self._workers[worker].queue
         if first:
             queue.appendleft(piece)
