@@ -24,12 +24,11 @@ from feeder.client.making import Making
 from feeder.client.names import Watch
 from feeder.client.report import Pace, Part
 from feeder.client.session import SUSPECT_AFTER_S, Rebalance, Session, WorkerView
-from feeder.client.sharing import Sharing, Transport
+from feeder.client.sharing import Sharing, Transport, chunk_slots
 from feeder.client.trouble import failure, named, refusal, silence
 from feeder.client.workers import WorkerInfo, check_agreement
 from feeder.errors import Closed, FeederError, ProtocolError, ServiceError, WorkerUnavailable
 from feeder.order import Order, Position
-from feeder.wire import max_slots
 from feeder.wire.address import Address
 from feeder.wire.credentials import Credentials
 from feeder.wire.messages import Chunk, ChunkRequest, ClientReport, Draining, Failed, Open, Opened
@@ -38,24 +37,13 @@ __all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
 
-SENT_BYTES = 32 * 224 * 224 * 3
-PLACED_BYTES = 2 * SENT_BYTES
-"""Most pixels of one chunk that comes over the network, 4.8 MB, and of one that a worker on this host writes
-into the batch. What a chunk costs both sides besides its bytes was over 1 ms on a busy machine: chunks of 32
-images took a fifth less processor time than chunks of 16, and those of 64 from a full cache a tenth less than
-those of 32."""
 CLOSE_TIMEOUT_S = 5.0
 
 GLANCE_S = 0.1
-"""A consumer waits so long before it looks whether a worker is late: most batches come sooner, and to look
-costs more than all else that it does for one."""
+"""A consumer waits so long before it looks whether a worker is late: most batches come sooner."""
 
 STOPPED_S = 1.0
 """A consumer that wakes so late was stopped itself: its workers were not silent in that time."""
-
-REFUSAL_GRACE_S = 3.0
-"""How long a worker's "no" is asked again: one that just lost a session of this name needs a moment to
-notice."""
 
 
 class Engine:
@@ -118,7 +106,7 @@ class Engine:
             list(self.links),
             depth=depth,
             suspect_after_s=min(SUSPECT_AFTER_S, stall_timeout_s / 2),  # others get their turn before it
-            max_slots=self._max_slots(SENT_BYTES),
+            max_slots=chunk_slots(spec.image_bytes),
             consumers=opening.consumer_count,
             rebalance=rebalance,
             pass_samples=max(1, order.lane_length(0)) if spec.remainder == "wrap" else None,
@@ -153,11 +141,17 @@ class Engine:
         """
         begun = time.monotonic()
         self.pace.waits(begun)
-        if not self._started:
-            self._begin()
+        with self._lock:
+            if not self._started and not self._closed:
+                self.sound, self._started = False, True
+                _running.add(self)
+                for link in self.links.values():
+                    self._start(link)
+                if self._watch is not None:
+                    self._watch.start()
+                self.sound = True
+            comes = not (self._closed or self._session.ready or self._session.ended)
         try:
-            with self._lock:
-                comes = not (self._closed or self._session.ready or self._session.ended)
             if comes:
                 with contextlib.suppress(Empty):
                     self._changed.get(timeout=GLANCE_S)
@@ -178,17 +172,6 @@ class Engine:
         finally:
             self.pace.works(time.monotonic())
 
-    def _begin(self) -> None:
-        with self._lock:
-            if not self._started and not self._closed:
-                self.sound, self._started = False, True
-                _running.add(self)
-                for link in self.links.values():
-                    self._start(link)
-                if self._watch is not None:
-                    self._watch.start()
-                self.sound = True
-
     def release(self, number: int) -> None:
         """Makes room: no batch before `number` will be asked for again."""
         with self._lock:
@@ -208,7 +191,9 @@ class Engine:
         if self._closed:
             raise Closed("the stream was closed; make a new one with start= its position to go on")
         stalled_s = max(begun, self._progress_s) + self._stall_timeout_s
-        trouble = self._trouble(now, stalled_s)
+        trouble = self._fault or self._session.failure or refusal(self.links, now)
+        if trouble is None and now >= stalled_s:
+            trouble = silence(self._spec.dataset, self._stall_timeout_s, self.links, self._session)
         if trouble is not None:
             raise named(trouble, self._opening.session)
         wake_s = self._session.wake_s(now)
@@ -295,7 +280,7 @@ class Engine:
                 opened.max_outstanding,
                 now,
                 beside=placed or name in self._beside,
-                max_slots=self._max_slots(PLACED_BYTES if placed else SENT_BYTES),
+                max_slots=chunk_slots(self._spec.image_bytes, placed=placed),
             )
             self._send(now)
             self._wake()
@@ -467,10 +452,6 @@ class Engine:
         self._session.failed(name, chunk.id, error, now, final=False)
         self._send(now)
 
-    def _max_slots(self, chunk_bytes: int) -> int:
-        image_bytes = self._spec.image_bytes
-        return min(max_slots(image_bytes), max(1, chunk_bytes // image_bytes))
-
     def _delivered(self, name: str, chunk: Chunk, now: float) -> bool:
         """Returns whether the consumer is to be woken, which only waits for the lock where that is held."""
         self._session.delivered(name, chunk.id, now)
@@ -501,16 +482,6 @@ class Engine:
             )
         for name, requests in asked.items():
             self.links[name].ask(requests)
-
-    def _trouble(self, now: float, stalled_s: float) -> FeederError | None:
-        """Why waiting on makes no sense."""
-        error = self._fault or self._session.failure
-        if error is not None:
-            return error
-        refused = refusal(self.links, now, REFUSAL_GRACE_S)
-        if refused is not None or now < stalled_s:
-            return refused
-        return silence(self._spec.dataset, self._stall_timeout_s, self.links, self._session)
 
 
 _running: weakref.WeakSet[Engine] = weakref.WeakSet()

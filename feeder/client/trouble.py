@@ -12,6 +12,10 @@ from feeder.wire.messages import Failed, FailureKind
 
 __all__ = ["failure", "named", "refusal", "silence"]
 
+REFUSAL_GRACE_S = 3.0
+"""How long a worker's "no" is asked again: one that just lost a session of this name needs a moment to
+notice."""
+
 
 def failure(name: str, reply: Failed) -> tuple[FeederError, bool]:
     """The error that a failed chunk stands for, and whether it would be the same from any worker."""
@@ -25,12 +29,12 @@ def failure(name: str, reply: Failed) -> tuple[FeederError, bool]:
     return ServiceError(text), False
 
 
-def refusal(links: Mapping[str, Link], now: float, grace_s: float) -> FeederError | None:
-    """What all workers have said for `grace_s`, or one that knows better, where they say no."""
+def refusal(links: Mapping[str, Link], now: float) -> FeederError | None:
+    """What all workers have said for REFUSAL_GRACE_S, or one that knows better, where they say no."""
     refused = [
         link
         for link in links.values()
-        if link.refused_since_s is not None and now - link.refused_since_s >= grace_s
+        if link.refused_since_s is not None and now - link.refused_since_s >= REFUSAL_GRACE_S
     ]
     hopeless = len(refused) == len(links)
     for link in refused:

@@ -17,7 +17,7 @@ from PIL import Image
 
 import feeder
 from feeder.cli.status import describe
-from feeder.client import engine
+from feeder.client import trouble
 from feeder.errors import Refused
 from feeder.wire import FEED
 from feeder.wire.address import parse_address
@@ -120,7 +120,7 @@ IDLE_BYTES = 256 << 10
 def test_idle_streams_cost_little_and_one_too_many_is_refused(
     shards: Path, start_worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.3)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.3)
     worker = start_worker(shards, "--max-streams", str(IDLE))
     process = psutil.Process(worker.process.pid)
     described = describe(parse_address(worker.address))
