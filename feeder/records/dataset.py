@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
 from feeder.records.access import Access, ObjectAccess, PageCache, open_access, slowness
@@ -22,7 +24,7 @@ from feeder.records.build import ensure_indexes, states_of
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
-from feeder.records.keys import FormatName, RecordKeys, Unusable, zero_based
+from feeder.records.keys import BAD, FormatName, RecordKeys, Unusable, zero_based
 from feeder.records.objects import ObjectShard, Range, Reading, Shard
 from feeder.records.requests import RequestCounters, Requests
 from feeder.records.seek import SeekFiles, SeekMode, seek_path
@@ -106,14 +108,21 @@ class _Shard:
         "reasons",
     )
 
-    def __init__(self, path: Shard, index: ShardIndex, cache: PageCache, requests: Requests) -> None:
+    def __init__(
+        self,
+        path: Shard,
+        index: ShardIndex,
+        label: NDArray[np.int32],
+        cache: PageCache,
+        requests: Requests,
+    ) -> None:
         self.access = open_access(path, index, cache, requests)
         self.is_folder = index.format == "folder"
         self.is_tfrecord = index.format == "tfrecord"
         self.reasons = index.reasons
         self.damage = index.damage
         self.offset = index.offset.data
-        self.label = index.label.data
+        self.label = label.data
         self.crc = index.crc.data
         self.image_start = index.image_start.data
         self.image_bytes = index.image_bytes.data
@@ -187,13 +196,16 @@ class Dataset:
         }
         cache = PageCache()
         self._requests = Requests(describe=describe)
-        self._shards = [
-            _Shard(path, index, cache, self._requests) for path, index in zip(shards, indexes, strict=True)
-        ]
         self.is_remote = any(isinstance(path, ObjectShard) for path in shards)
         self.keeper: Keeper | None = None
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
         self._records = self._starts.pop()
+        # The last one is that of record -1.
+        self._labels = np.concatenate([*(index.label for index in indexes), np.array([BAD], np.int32)])
+        self._shards = [
+            _Shard(path, index, self._labels[start : start + len(index)], cache, self._requests)
+            for path, index, start in zip(shards, indexes, self._starts, strict=True)
+        ]
         self._files = OpenFiles(max_open)
         self.seek = None
         if seek != "off":
@@ -366,6 +378,14 @@ class Dataset:
         number, index = self._place(record)
         label: int = self._shards[number].label[index]
         return label
+
+    def labels(self, records: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The label of each record, int32 [n], as `label` gives it; -1 for -1, which is no record.
+
+        Args:
+            records: int64 [n], each in [-1, len).
+        """
+        return self._labels[records]
 
     def shard_starts(self) -> list[tuple[str, int, int]]:
         """For each shard its content (see ShardIndex), its first record, and how many records it has."""
