@@ -56,11 +56,13 @@ class Found:
     Attributes:
         places: int64 [n], -1 where there is nothing.
         sizes: int32 [n, 2], (width, height) in pixels of the full image; (0, 0) where there is nothing.
+        scales: uint8 [n], the scale that the planes are of: 1, 2, 4 or 8; 0 where there is nothing.
         planes: of each record, or None.
     """
 
     places: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
+    scales: npt.NDArray[np.uint8]
     planes: list[memoryview | None]
     _segments: tuple[Segment, ...] = field(repr=False)
 
