@@ -203,10 +203,7 @@ class ChunkMaker:
         wanted = np.asarray(slots, np.int64)
         records = self.order.records(epoch, taken, wanted)
         found = None if self._shelf is None else self._shelf.find(records, self._scales)
-        there = records >= 0
-        if found is not None:
-            there &= found.scales == 0
-        lacking = there.nonzero()[0]
+        lacking = (records >= 0).nonzero()[0] if found is None else found.lacking
         reading = self.dataset.ask(records[lacking].tolist())
         return Asked(epoch, taken, wanted, records, found, lacking, reading)
 
@@ -270,7 +267,7 @@ class ChunkMaker:
         if self.spec.remainder == "wrap":
             epochs = self.order.epochs_of(fetched.epoch, fetched.taken, fetched.slots)
         bad = dict(fetched.bad)
-        images = cast(list[memoryview], fetched.images)  # which the runs are
+        images = cast("list[memoryview]", fetched.images)  # which the runs are
         everything = _Run(images, records, fetched.sizes, fetched.scales, epochs, out, places, fetched.seek)
         for first, last in _runs(fetched.images):
             for position, reason in enumerate(self._decode(everything.part(first, last)), first):
@@ -278,7 +275,7 @@ class ChunkMaker:
                     record = int(records[position])
                     bad[position] = FoundBad(record, *self.dataset.locate(record), reason)
         self._keep(fetched)
-        if records.min() < 0:
+        if self.spec.remainder == "pad":
             padding = records < 0
             self._blank(out, padding if places is None else places[padding])
             status[padding] = SlotStatus.PADDING

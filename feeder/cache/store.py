@@ -224,28 +224,27 @@ class Cache:
         scales = np.zeros(count, np.uint8)
         planes: list[memoryview | None] = [None] * count
         segments: dict[int, Segment] = {}
-        padding = (records < 0).nonzero()[0]
         with self._lock:
             sizes = shelf._sizes[records]
-            sizes[padding] = 0
             known = sizes[:, 0].nonzero()[0]
             if known.size:
                 scales[known] = reductions(sizes[known])
                 for scale, of_scale in shelf._places.items():
                     those = (scales == scale).nonzero()[0]
                     places[those] = of_scale[records[those]]
-            hits = (places != NONE).nonzero()[0]
+            absent = places == NONE
+            lacking = (absent & (records >= 0)).nonzero()[0]
+            hits = (~absent).nonzero()[0]
             for position, place in zip(hits.tolist(), places[hits].tolist(), strict=True):
                 segment = self._slots[place // ROWS]
                 assert segment is not None
                 segments[place // ROWS] = segment
                 planes[position] = segment.planes(place % ROWS)
             self._counters.hits += hits.size
-            self._counters.misses += count - padding.size - hits.size
-        lacking = places == NONE
-        sizes[lacking] = 0
-        scales[lacking] = 0
-        return Found(places, sizes, scales, planes, tuple(segments.values()))
+            self._counters.misses += lacking.size
+        sizes[absent] = 0
+        scales[absent] = 0
+        return Found(places, sizes, scales, planes, lacking, tuple(segments.values()))
 
     def _load(self, name: str) -> bool:
         """Maps a segment, if it is sound and of use; whether it was."""

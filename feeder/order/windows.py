@@ -200,7 +200,8 @@ def _inception(halves: Halves, sides: NDArray[np.float64]) -> Windows:
     fits = areas >= MIN_COVERED * total
     fits &= areas <= total
     windows, missed = _place(extents, fits, halves, sides, spare=0)
-    missed |= (windows[:, 2:] == sides).all(axis=1)
+    whole = windows[:, 2:] == sides
+    missed |= whole[:, 0] & whole[:, 1]
     if missed.any():
         windows[missed] = _inception_center(sides[missed])
     return windows
