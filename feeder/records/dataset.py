@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +106,7 @@ class _Shard:
         "is_tfrecord",
         "label",
         "offset",
+        "path",
         "reasons",
     )
 
@@ -116,6 +118,7 @@ class _Shard:
         cache: PageCache,
         requests: Requests,
     ) -> None:
+        self.path = str(path)
         self.access = open_access(path, index, cache, requests)
         self.is_folder = index.format == "folder"
         self.is_tfrecord = index.format == "tfrecord"
@@ -448,8 +451,8 @@ class Dataset:
                 payload = access.read(index, came)
             else:
                 payload = retry(
-                    lambda: self._read_once(number, access, index),
-                    f"{self.shards[number].path}: record {index}",
+                    partial(self._read_once, number, access, index),
+                    f"{shard.path}: record {index}",
                     pause=self._pause,
                     on_retry=self._files.count_retry,
                 )
@@ -479,9 +482,7 @@ class Dataset:
         """Reads a record that was damaged once more: were its bytes hurt on the way, or in the file?"""
         untouched = shard.access.check(index)
         if shard.label[index] >= 0 and not untouched:  # it was good, and something has touched the file
-            raise StorageError(
-                f"{self.shards[number].path}: was changed in place: a restart of the worker indexes it anew"
-            )
+            raise StorageError(f"{shard.path}: was changed in place: a restart of the worker indexes it anew")
         payload, wrong = self._payload(number, shard, index)
         if wrong:
             raise BadRecord(*shard.access.place(index), wrong)
