@@ -6,7 +6,7 @@ import hashlib
 import resource
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
 from feeder.records.access import Access, ObjectAccess, PageCache, open_access, slowness
 from feeder.records.build import ensure_indexes, states_of
+from feeder.records.crc32c import crc32c
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
@@ -39,8 +39,6 @@ __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Keeper", "Record", "ShardInfo", "finge
 MAX_OPEN_SHARDS = 4096
 """Most shard files kept open. Lanes walk through all shards at once, so one that is not kept costs an open
 each time, which takes a round trip on network storage."""
-
-_crc32c: Callable[[bytes], int] = google_crc32c.value
 
 
 class Record(NamedTuple):
@@ -430,7 +428,7 @@ class Dataset:
     def _kept(self, record: int, reading: Reading, digest: int) -> bytes | None:
         """What is kept of a record, if it is what it was."""
         stored = reading.kept.get(record)
-        if stored is not None and _crc32c(stored) != digest:
+        if stored is not None and crc32c(stored) != digest:
             assert self.keeper is not None
             self.keeper.drop(record)
             return None
@@ -458,7 +456,7 @@ class Dataset:
                 )
         except Garbled as error:
             return b"", str(error)
-        crc = _crc32c(payload)
+        crc = crc32c(payload)
         if crc == shard.crc[index]:
             return payload, ""
         what, said = ("payload", "the shard says") if shard.is_tfrecord else ("image", "when indexed it was")
