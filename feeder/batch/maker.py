@@ -123,6 +123,8 @@ class _Run:
     seek: SeekPoints | None
 
     def part(self, first: int, last: int) -> _Run:
+        if last - first == len(self.images):
+            return self
         return _Run(
             self.images[first:last],
             self.records[first:last],
