@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
@@ -115,17 +116,17 @@ class StreamSpec:
         if not (self.reduce in ("auto", None) or (isinstance(self.reduce, int) and self.reduce >= 1)):
             raise ConfigError(f"reduce must be 'auto', None or a number of pixels, got {self.reduce!r}")
 
-    @property
+    @cached_property
     def per_lane(self) -> int:
         """Slots of one global step that one lane fills."""
         return self.global_batch // self.lanes
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         """Bytes of one image in a batch."""
         return math.prod(self.image_shape)
 
-    @property
+    @cached_property
     def image_shape(self) -> tuple[int, ...]:
         """Of one image in a batch, in values of uint8."""
         return image_shape(self.output, self.image_size)

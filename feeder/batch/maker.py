@@ -64,6 +64,7 @@ class Asked:
         slots: int64 [n] of the global step at (epoch, taken).
         records: int64 [n], what the order names; -1 is padding.
         found: what the cache has of them.
+        lacking: int64 [m], positions of those records that it has not.
         reading: what was asked for; None: nothing, the records are on disk or in the cache.
     """
 
@@ -72,6 +73,7 @@ class Asked:
     slots: NDArray[np.int64]
     records: NDArray[np.int64]
     found: Found | None
+    lacking: NDArray[np.int64]
     reading: Reading | None
 
 
@@ -85,6 +87,7 @@ class Fetched:
         images: encoded bytes, or planes of the cache; None where the slot is padding or the record could not
             be read.
         sizes: int32 [n, 2], (width, height) in pixels of the full image where `images` has planes; else 0.
+        scales: uint8 [n], the scale of the planes where `images` has them; else 0.
         labels: int32 [n].
         bad: by position in the chunk, the records whose bytes are bad already here.
         digests: uint32 [n] of the records; 0 where there is no image.
@@ -98,6 +101,7 @@ class Fetched:
     records: NDArray[np.int64]
     images: list[memoryview | None]
     sizes: NDArray[np.int32]
+    scales: NDArray[np.uint8]
     labels: NDArray[np.int32]
     bad: dict[int, FoundBad]
     digests: NDArray[np.uint32]
@@ -112,16 +116,20 @@ class _Run:
     images: list[memoryview]
     records: NDArray[np.int64]
     sizes: NDArray[np.int32]
+    scales: NDArray[np.uint8]
     epochs: int | NDArray[np.int64]
     out: NDArray[np.uint8]
     places: NDArray[np.int64] | None
     seek: SeekPoints | None
 
     def part(self, first: int, last: int) -> _Run:
+        if last - first == len(self.images):
+            return self
         return _Run(
             self.images[first:last],
             self.records[first:last],
             self.sizes[first:last],
+            self.scales[first:last],
             self.epochs if isinstance(self.epochs, int) else self.epochs[first:last],
             self.out if self.places is not None else self.out[first:last],
             None if self.places is None else self.places[first:last],
@@ -197,12 +205,9 @@ class ChunkMaker:
         wanted = np.asarray(slots, np.int64)
         records = self.order.records(epoch, taken, wanted)
         found = None if self._shelf is None else self._shelf.find(records, self._scales)
-        lacking = (
-            record
-            for position, record in enumerate(records.tolist())
-            if record >= 0 and (found is None or found.planes[position] is None)
-        )
-        return Asked(epoch, taken, wanted, records, found, self.dataset.ask(lacking))
+        lacking = (records >= 0).nonzero()[0] if found is None else found.lacking
+        reading = self.dataset.ask(records[lacking].tolist())
+        return Asked(epoch, taken, wanted, records, found, lacking, reading)
 
     def finish(self, asked: Asked) -> Fetched:
         """Reads what was asked for.
@@ -210,45 +215,35 @@ class ChunkMaker:
         Raises:
             StorageError: reading failed; the records may be fine.
         """
-        records, found, reading = asked.records, asked.found, asked.reading
-        images: list[memoryview | None] = []
-        labels: list[int] = []
-        digests: list[int] = []
+        records, found, lacking = asked.records, asked.found, asked.lacking
+        count = len(records)
+        images: list[memoryview | None] = [None] * count if found is None else found.planes.copy()
+        labels = self.dataset.labels(records)
+        digests = np.zeros(count, np.uint32)
         bad: dict[int, FoundBad] = {}
-        read = self.dataset.read
         files = self._seek
-        seek = None if files is None else SeekPoints.nothing(len(records))
-        for position, record in enumerate(records.tolist()):
-            if found is not None and (planes := found.planes[position]) is not None:
-                images.append(planes)
-                labels.append(self.dataset.label(record))
-                digests.append(0)
+        seek = None if files is None else SeekPoints.nothing(count)
+        for position, record in zip(lacking.tolist(), records[lacking].tolist(), strict=True):
+            try:
+                images[position], _, digest = self.dataset.read(record, asked.reading)
+            except BadRecord as error:
+                bad[position] = FoundBad(record, error.shard, error.index, error.reason)
+                labels[position] = MASKED_LABEL
                 continue
-            if record >= 0:
-                try:
-                    image, label, digest = read(record, reading)
-                except BadRecord as error:
-                    bad[position] = FoundBad(record, error.shard, error.index, error.reason)
-                else:
-                    images.append(image)
-                    labels.append(label)
-                    digests.append(digest)
-                    if files is not None and seek is not None:
-                        files.load(record, digest, seek.points[position])
-                    continue
-            images.append(None)
-            labels.append(MASKED_LABEL)
-            digests.append(0)
+            digests[position] = digest
+            if files is not None and seek is not None:
+                files.load(record, digest, seek.points[position])
         return Fetched(
             asked.epoch,
             asked.taken,
             asked.slots,
             records,
             images,
-            np.zeros((len(images), 2), np.int32) if found is None else found.sizes,
-            np.array(labels, np.int32),
+            np.zeros((count, 2), np.int32) if found is None else found.sizes,
+            np.zeros(count, np.uint8) if found is None else found.scales,
+            labels,
             bad,
-            np.array(digests, np.uint32),
+            digests,
             seek,
             found,
         )
@@ -274,15 +269,15 @@ class ChunkMaker:
         if self.spec.remainder == "wrap":
             epochs = self.order.epochs_of(fetched.epoch, fetched.taken, fetched.slots)
         bad = dict(fetched.bad)
-        images = cast(list[memoryview], fetched.images)  # which the runs are
-        everything = _Run(images, records, fetched.sizes, epochs, out, places, fetched.seek)
+        images = cast("list[memoryview]", fetched.images)  # which the runs are
+        everything = _Run(images, records, fetched.sizes, fetched.scales, epochs, out, places, fetched.seek)
         for first, last in _runs(fetched.images):
             for position, reason in enumerate(self._decode(everything.part(first, last)), first):
                 if reason is not None:
                     record = int(records[position])
                     bad[position] = FoundBad(record, *self.dataset.locate(record), reason)
         self._keep(fetched)
-        if records.min() < 0:
+        if self.spec.remainder == "pad":
             padding = records < 0
             self._blank(out, padding if places is None else places[padding])
             status[padding] = SlotStatus.PADDING
@@ -313,22 +308,24 @@ class ChunkMaker:
 
     def _decode(self, run: _Run) -> list[str | None]:
         """Decodes images that are there; returns for each why it is bad, or None."""
-        encoded = np.flatnonzero(run.sizes[:, 0] == 0).tolist()
-        sizes = run.sizes.copy()
-        reasons: list[str | None] = [None] * len(run.images)
+        sizes, scales = run.sizes, run.scales
+        encoded = (scales == 0).nonzero()[0].tolist()
         if encoded:
+            sizes, scales = sizes.copy(), scales.copy()
             sizes[encoded], headers = self.decoder.sizes([run.images[position] for position in encoded])
-            for position, reason in zip(encoded, headers, strict=True):
-                reasons[position] = reason
-        if any(reasons):
-            # Rare: leave out those without a readable header, and take the others in runs.
-            headed = [None if reason else image for image, reason in zip(run.images, reasons, strict=True)]
-            for first, last in _runs(headed):
-                reasons[first:last] = self._decode(run.part(first, last))
-            return reasons
+            if any(headers):
+                # Rare: leave out those without a readable header, and take the others in runs.
+                reasons: list[str | None] = [None] * len(run.images)
+                headed: list[memoryview | None] = list(run.images)
+                for position, reason in zip(encoded, headers, strict=True):
+                    if reason is not None:
+                        reasons[position], headed[position] = reason, None
+                for first, last in _runs(headed):
+                    reasons[first:last] = self._decode(run.part(first, last))
+                return reasons
+            scales[encoded] = self._scales(sizes[encoded])
         spec = self.spec
         windows, flips = self.windows(run.epochs, run.records, sizes)
-        scales = self._scales(sizes)
         reasons = self.decoder.decode(
             run.images,
             windows,
@@ -338,7 +335,7 @@ class ChunkMaker:
             antialias=spec.antialias,
             reductions=scales,
             seek=run.seek,
-            kept=None if len(encoded) == len(run.images) else run.sizes[:, 0] > 0,
+            kept=None if len(encoded) == len(run.images) else run.scales > 0,
             places=run.places,
         )
         if self._shelf is not None and self._filler is not None and encoded:
@@ -437,7 +434,14 @@ class ChunkMaker:
                 found[record, epoch] = FoundBad(record, error.shard, error.index, error.reason)
                 continue
             alone = _Run(
-                [image], np.array([record], np.int64), np.zeros((1, 2), np.int32), epoch, out, None, None
+                [image],
+                np.array([record], np.int64),
+                np.zeros((1, 2), np.int32),
+                np.zeros(1, np.uint8),
+                epoch,
+                out,
+                None,
+                None,
             )
             (reason,) = self._decode(alone)
             if reason is None:

@@ -56,12 +56,16 @@ class Found:
     Attributes:
         places: int64 [n], -1 where there is nothing.
         sizes: int32 [n, 2], (width, height) in pixels of the full image; (0, 0) where there is nothing.
+        scales: uint8 [n], the scale that the planes are of: 1, 2, 4 or 8; 0 where there is nothing.
         planes: of each record, or None.
+        lacking: int64 [m], positions of the records that are not there.
     """
 
     places: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
+    scales: npt.NDArray[np.uint8]
     planes: list[memoryview | None]
+    lacking: npt.NDArray[np.int64]
     _segments: tuple[Segment, ...] = field(repr=False)
 
 
@@ -78,7 +82,8 @@ class Shelf:
         for content, first, size in self._shards:
             self._of_content.setdefault(content, []).append((first, size))
         count = sum(size for _, _, size in self._shards)
-        self._sizes = np.zeros((count, 2), np.int32)
+        # The last one, here and in places, is that of record -1, of which there is nothing.
+        self._sizes = np.zeros((count + 1, 2), np.int32)
         self._places: dict[int, npt.NDArray[np.int64]] = {}
         self._refused = np.zeros(count, np.bool_)
         self._drafted: set[tuple[int, int]] = set()

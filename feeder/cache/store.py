@@ -221,28 +221,30 @@ class Cache:
     ) -> Found:
         count = len(records)
         places = np.full(count, NONE, np.int64)
+        scales = np.zeros(count, np.uint8)
         planes: list[memoryview | None] = [None] * count
         segments: dict[int, Segment] = {}
         with self._lock:
-            sizes = np.where((records >= 0)[:, None], shelf._sizes[records], 0).astype(np.int32)
-            known = np.flatnonzero(sizes[:, 0])
-            if len(known):
-                wanted = reductions(sizes[known])
-                for reduction in np.unique(wanted).tolist():
-                    if reduction in shelf._places:
-                        those = known[wanted == reduction]
-                        places[those] = shelf._places[reduction][records[those]]
-            for position in np.flatnonzero(places != NONE).tolist():
-                slot, row = divmod(int(places[position]), ROWS)
-                segment = self._slots[slot]
+            sizes = shelf._sizes[records]
+            known = sizes[:, 0].nonzero()[0]
+            if known.size:
+                scales[known] = reductions(sizes[known])
+                for scale, of_scale in shelf._places.items():
+                    those = (scales == scale).nonzero()[0]
+                    places[those] = of_scale[records[those]]
+            absent = places == NONE
+            lacking = (absent & (records >= 0)).nonzero()[0]
+            hits = (~absent).nonzero()[0]
+            for position, place in zip(hits.tolist(), places[hits].tolist(), strict=True):
+                segment = self._slots[place // ROWS]
                 assert segment is not None
-                segments[slot] = segment
-                planes[position] = segment.planes(row)
-            hits = int(np.count_nonzero(places != NONE))
-            self._counters.hits += hits
-            self._counters.misses += int(np.count_nonzero(records >= 0)) - hits
-        sizes[places == NONE] = 0
-        return Found(places, sizes, planes, tuple(segments.values()))
+                segments[place // ROWS] = segment
+                planes[position] = segment.planes(place % ROWS)
+            self._counters.hits += hits.size
+            self._counters.misses += lacking.size
+        sizes[absent] = 0
+        scales[absent] = 0
+        return Found(places, sizes, scales, planes, lacking, tuple(segments.values()))
 
     def _load(self, name: str) -> bool:
         """Maps a segment, if it is sound and of use; whether it was."""

@@ -14,6 +14,10 @@ from feeder.spec import Resample
 
 __all__ = ["check_arguments", "check_array"]
 
+_REDUCTIONS = frozenset(REDUCTIONS)
+_RESAMPLES = get_args(Resample)
+_LEAST_WINDOW = np.array([0, 0, 1, 1], np.int32)
+
 
 def check_arguments(
     images: Sequence[bytes | memoryview],
@@ -40,17 +44,17 @@ def check_arguments(
         )
     if places is not None:
         check_array("places", places, np.int64, (count,))
-        if count and not 0 <= places.min() <= places.max() < len(out):
+        if count and places.view(np.uint64).max() >= len(out):  # of which a negative one is the largest
             raise ConfigError(f"places must be in [0, {len(out)}), got {places.tolist()}")
     if reductions is not None:
         check_array("reductions", reductions, np.uint8, (count,))
-        if not np.isin(reductions, REDUCTIONS).all():
+        if not _REDUCTIONS.issuperset(reductions.tolist()):
             raise ConfigError(f"reductions must be 1, 2, 4 or 8, got {np.unique(reductions).tolist()}")
-    if resample not in get_args(Resample):
-        raise ConfigError(f"resample must be one of {', '.join(get_args(Resample))}, got {resample!r}")
-    bad = (windows[:, :2] < 0).any(axis=1) | (windows[:, 2:] < 1).any(axis=1)
+    if resample not in _RESAMPLES:
+        raise ConfigError(f"resample must be one of {', '.join(_RESAMPLES)}, got {resample!r}")
+    bad = windows < _LEAST_WINDOW
     if bad.any():
-        index = int(bad.argmax())
+        index = int(bad.any(axis=1).argmax())
         raise ConfigError(
             f"window {index} must be (x >= 0, y >= 0, width >= 1, height >= 1), got {windows[index]}"
         )
@@ -75,8 +79,9 @@ def check_array(name: str, array: Any, dtype: type[np.generic], shape: tuple[int
         raise ConfigError(
             f"{name} must be an array of {dtype.__name__}, got {getattr(array, 'dtype', type(array))}"
         )
-    if len(shape) != array.ndim or any(
-        want not in (None, got) for want, got in zip(shape, array.shape, strict=True)
+    if array.shape != shape and (
+        len(shape) != array.ndim
+        or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True))
     ):
         raise ConfigError(f"{name} must have shape {shape}, got {array.shape}".replace("None", "any"))
     if not array.flags.c_contiguous:

@@ -40,12 +40,13 @@ def reductions(
     if reduce is None:
         return np.ones(len(sizes), np.uint8)
     if reduce == "auto":
-        side, at_least = smallest.min(axis=1, initial=np.iinfo(np.int32).max), image_size
+        extents, at_least = smallest, image_size
     elif type(reduce) is int and reduce >= 1:
-        side, at_least = sizes.min(axis=1, initial=np.iinfo(np.int32).max), reduce
+        extents, at_least = sizes, reduce
     else:
         raise ConfigError(f"reduce must be 'auto', None or a number of pixels, got {reduce!r}")
+    side = np.minimum(extents[:, 0], extents[:, 1])
     result = np.ones(len(side), np.uint8)
     for denominator in REDUCTIONS[1:]:
-        result[side.astype(np.int64) >= at_least * denominator] = denominator
+        result[side >= at_least * denominator] = denominator
     return result

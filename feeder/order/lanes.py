@@ -8,7 +8,7 @@ consumers nor the workers play a part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -112,7 +112,7 @@ class Order:
         """Records of the lane: floor or ceiling of records / lanes."""
         return int(self._starts[lane + 1] - self._starts[lane])
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Global steps of one epoch: floor(N/B) under "drop", otherwise ceil(N/B).
 

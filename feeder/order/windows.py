@@ -40,7 +40,7 @@ _LOG_MAX_RATIO = 0.2876820724517809
 
 _STEPS = steps_of(2 * ATTEMPTS + 1)
 _UNIT = 2.0**-32
-_S63 = np.uint64(63)
+_HALF = np.uint64(1 << 63)
 
 # 1/k! for k = 8..0: the Taylor polynomial of exp. The first term left out is at most 0.28769**9 / 9! =
 # 3.8e-11 for |x| <= log(4/3), and all that follow add 3 % to it: the relative error is below 1e-10.
@@ -98,7 +98,7 @@ def train_windows(
         keys = fold(key_of(Purpose.WINDOW, seed), epoch.view(np.uint64))
     keys = fold(keys, records.view(np.uint64))
     bits = draws(keys[:, None], _STEPS)
-    flips = (bits[:, -1] >> _S63).astype(np.bool_)
+    flips = bits[:, -1] >= _HALF
     # Each number gives two draws of 32 bits, the lower half first on machines of either byte order.
     halves = bits.astype("<u8", copy=False)[:, :-1].view("<u4").reshape(-1, 2, ATTEMPTS, 2)
     sides = sizes.astype(np.float64)
@@ -114,7 +114,7 @@ def eval_windows(sampler: Sampler, image_size: int, sizes: Sizes) -> Windows:
     // 2, as the reference does for 224; other image sizes keep that proportion.
     """
     if sampler == "inception":
-        return _inception_center(sizes.astype(np.int64)).astype(np.int32)
+        return _inception_center(sizes.astype(np.float64)).astype(np.int32)
     sides = sizes.astype(np.int64)
     short = sides.min(axis=1, keepdims=True)
     resized_short = int(np.rint(image_size * 256 / 224))
@@ -148,14 +148,14 @@ def smallest_window(augment: Augment, sampler: Sampler, sizes: Sizes, image_size
     if sampler == "torchvision":
         # Either side of a window of area a and a ratio in [3/4, 4/3] is at least sqrt(3/4 a).
         drawn = np.floor(np.sqrt(MIN_AREA * MIN_RATIO * area))
-        fallback = _ratio_center(sides)
+        fallback = _ratio_extent(sides)
     else:
         # w * h >= 0.1 area, and rounding w = rint(h * ratio) leaves h <= (w + 1/2) * 4/3 and w <= h * 4/3 +
         # 1/2: so w * (w + 1/2) and h * (h + 3/8) are at least 3/40 of the area.
         least = MIN_COVERED * MIN_RATIO * area
-        drawn = np.floor((np.sqrt(0.25 + 4 * least) - 0.5) / 2)
-        fallback = _inception_center(sizes.astype(np.int64)).astype(np.float64)
-    return np.maximum(1, np.minimum(drawn, fallback[:, 2:])).astype(np.int32)
+        drawn = np.floor((np.sqrt(0.25 + 4 * least) - 0.5) / 2).repeat(2, axis=1)
+        fallback = _inception_square(sides)
+    return np.maximum(1, np.minimum(drawn, fallback)).astype(np.int32)
 
 
 def _torchvision(halves: Halves, sides: NDArray[np.float64]) -> Windows:
@@ -200,9 +200,10 @@ def _inception(halves: Halves, sides: NDArray[np.float64]) -> Windows:
     fits = areas >= MIN_COVERED * total
     fits &= areas <= total
     windows, missed = _place(extents, fits, halves, sides, spare=0)
-    missed |= (windows[:, 2:] == sides).all(axis=1)
+    whole = windows[:, 2:] == sides
+    missed |= whole[:, 0] & whole[:, 1]
     if missed.any():
-        windows[missed] = _inception_center(sides[missed].astype(np.int64))
+        windows[missed] = _inception_center(sides[missed])
     return windows
 
 
@@ -221,7 +222,7 @@ def _place(
         fits: bool [n, attempts], what else an attempt must meet.
         halves: the draws; the second of an attempt place it.
         sides: float64 [n, 2].
-        spare: an offset is uniform in [0, side - extent + spare); 0 where that is empty.
+        spare: an offset is uniform in [0, side - extent + spare), or 0 where that is empty.
 
     Returns:
         windows int32 [n, 4], and bool [n] where no attempt fits (and the window is rubbish).
@@ -229,16 +230,15 @@ def _place(
     inside = extents <= sides.T[:, :, None]
     fits &= inside[0]
     fits &= inside[1]
-    chosen = fits.argmax(axis=1)
-    chosen += np.arange(0, fits.size, ATTEMPTS)
-    missed = ~fits.ravel()[chosen]
-    extent = extents.reshape(2, -1)[:, chosen].T
+    rows, chosen = np.arange(len(sides)), fits.argmax(axis=1)
+    missed = ~fits[rows, chosen]
+    extent = extents[:, rows, chosen].T
     room = sides - extent
     room += spare
-    room *= halves[:, 1].reshape(-1, 2)[chosen]  # below 2**17 times 32 bits: exact in float64
+    room *= halves[rows, 1, chosen]  # below 2**17 times 32 bits: exact in float64
     room *= _UNIT
     windows = np.empty((len(sides), 4), np.int32)
-    windows[:, :2] = np.maximum(room, 0)
+    windows[:, :2] = room
     windows[:, 2:] = extent
     return windows, missed
 
@@ -247,16 +247,27 @@ def _ratio_center(sides: NDArray[np.float64]) -> NDArray[np.float64]:
     """float64 [n, 4]: the largest centred window of a ratio in [3/4, 4/3], RandomResizedCrop's last
     resort.
     """
-    width, height = sides[:, 0], sides[:, 1]
+    extent = _ratio_extent(sides)
     windows = np.empty((len(sides), 4))
-    windows[:, 2] = np.where(width / height > MAX_RATIO, np.rint(height * MAX_RATIO), width)
-    windows[:, 3] = np.where(width / height < MIN_RATIO, np.rint(width / MIN_RATIO), height)
-    windows[:, :2] = np.floor((sides - windows[:, 2:]) / 2)
+    windows[:, :2] = np.floor((sides - extent) / 2)
+    windows[:, 2:] = extent
     return windows
 
 
-def _inception_center(sides: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n, 4]: the reference's evaluation crop; int(0.875 * side) in whole numbers, and never empty."""
-    square = np.maximum(1, sides.min(axis=1) * 7 // 8)[:, None]
-    corner = np.minimum((sides - square + 1) // 2, sides - square)
-    return np.concatenate([corner, square, square], axis=1)
+def _ratio_extent(sides: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 [n, 2], of `_ratio_center`: no side is longer than 4/3 of the other."""
+    return np.minimum(sides, np.rint(sides[:, ::-1] * MAX_RATIO))
+
+
+def _inception_center(sides: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 [n, 4]: the reference's evaluation crop."""
+    square = _inception_square(sides)
+    windows = np.empty((len(sides), 4))
+    windows[:, :2] = np.floor(np.minimum((sides - square + 1) / 2, sides - square))
+    windows[:, 2:] = square
+    return windows
+
+
+def _inception_square(sides: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 [n, 1], side of `_inception_center`: 7/8 of the short one, rounded down, and never empty."""
+    return np.maximum(1, np.floor(np.minimum(sides[:, :1], sides[:, 1:]) * (7 / 8)))

@@ -1,4 +1,7 @@
-"""Scanning TFRecords natively: native/frames.h says what it does, feeder/records/scan.py is its only user."""
+"""Scanning TFRecords natively, and crc32c: native/frames.h and native/crc32c.h say what they do.
+
+feeder/records/scan.py and feeder/records/crc32c.py are their only users.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,6 +9,9 @@ from typing_extensions import disjoint_base
 
 WAYS: tuple[str, ...]
 """How this machine can compute a crc32c, the fastest way last."""
+
+def crc32c(data: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
+    """The crc32c of C-contiguous bytes, by the fastest way."""
 
 @disjoint_base
 class Scanner:

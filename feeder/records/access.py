@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -190,7 +191,7 @@ class _Ranges:
         return fd
 
     def read(self, fd: int, index: int) -> tuple[bytes, int]:
-        return self._layout.read(lambda offset, length: _read_range(self._path, fd, offset, length), index)
+        return self._layout.read(partial(_read_range, self._path, fd), index)
 
     def check(self, index: int) -> bool:
         self._layout.forget(index)  # what is wrong may be wrong in the cache alone

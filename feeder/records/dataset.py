@@ -6,23 +6,26 @@ import hashlib
 import resource
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from feeder.errors import BadRecord, Closed, ConfigError, StorageError
 from feeder.records.access import Access, ObjectAccess, PageCache, open_access, slowness
 from feeder.records.build import ensure_indexes, states_of
+from feeder.records.crc32c import crc32c
 from feeder.records.example import parse_example
 from feeder.records.files import OpenFiles
 from feeder.records.index import ShardIndex
-from feeder.records.keys import FormatName, RecordKeys, Unusable, zero_based
+from feeder.records.keys import BAD, FormatName, RecordKeys, Unusable, zero_based
 from feeder.records.objects import ObjectShard, Range, Reading, Shard
 from feeder.records.requests import RequestCounters, Requests
 from feeder.records.seek import SeekFiles, SeekMode, seek_path
@@ -36,8 +39,6 @@ __all__ = ["MAX_OPEN_SHARDS", "Dataset", "Keeper", "Record", "ShardInfo", "finge
 MAX_OPEN_SHARDS = 4096
 """Most shard files kept open. Lanes walk through all shards at once, so one that is not kept costs an open
 each time, which takes a round trip on network storage."""
-
-_crc32c: Callable[[bytes], int] = google_crc32c.value
 
 
 class Record(NamedTuple):
@@ -103,17 +104,26 @@ class _Shard:
         "is_tfrecord",
         "label",
         "offset",
+        "path",
         "reasons",
     )
 
-    def __init__(self, path: Shard, index: ShardIndex, cache: PageCache, requests: Requests) -> None:
+    def __init__(
+        self,
+        path: Shard,
+        index: ShardIndex,
+        label: NDArray[np.int32],
+        cache: PageCache,
+        requests: Requests,
+    ) -> None:
+        self.path = str(path)
         self.access = open_access(path, index, cache, requests)
         self.is_folder = index.format == "folder"
         self.is_tfrecord = index.format == "tfrecord"
         self.reasons = index.reasons
         self.damage = index.damage
         self.offset = index.offset.data
-        self.label = index.label.data
+        self.label = label.data
         self.crc = index.crc.data
         self.image_start = index.image_start.data
         self.image_bytes = index.image_bytes.data
@@ -187,13 +197,16 @@ class Dataset:
         }
         cache = PageCache()
         self._requests = Requests(describe=describe)
-        self._shards = [
-            _Shard(path, index, cache, self._requests) for path, index in zip(shards, indexes, strict=True)
-        ]
         self.is_remote = any(isinstance(path, ObjectShard) for path in shards)
         self.keeper: Keeper | None = None
         self._starts = list(accumulate((len(index) for index in indexes), initial=0))
         self._records = self._starts.pop()
+        # The last one is that of record -1.
+        self._labels = np.concatenate([*(index.label for index in indexes), np.array([BAD], np.int32)])
+        self._shards = [
+            _Shard(path, index, self._labels[start : start + len(index)], cache, self._requests)
+            for path, index, start in zip(shards, indexes, self._starts, strict=True)
+        ]
         self._files = OpenFiles(max_open)
         self.seek = None
         if seek != "off":
@@ -367,6 +380,14 @@ class Dataset:
         label: int = self._shards[number].label[index]
         return label
 
+    def labels(self, records: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The label of each record, int32 [n], as `label` gives it; -1 for -1, which is no record.
+
+        Args:
+            records: int64 [n], each in [-1, len).
+        """
+        return self._labels[records]
+
     def shard_starts(self) -> list[tuple[str, int, int]]:
         """For each shard its content (see ShardIndex), its first record, and how many records it has."""
         return [
@@ -407,7 +428,7 @@ class Dataset:
     def _kept(self, record: int, reading: Reading, digest: int) -> bytes | None:
         """What is kept of a record, if it is what it was."""
         stored = reading.kept.get(record)
-        if stored is not None and _crc32c(stored) != digest:
+        if stored is not None and crc32c(stored) != digest:
             assert self.keeper is not None
             self.keeper.drop(record)
             return None
@@ -428,14 +449,14 @@ class Dataset:
                 payload = access.read(index, came)
             else:
                 payload = retry(
-                    lambda: self._read_once(number, access, index),
-                    f"{self.shards[number].path}: record {index}",
+                    partial(self._read_once, number, access, index),
+                    f"{shard.path}: record {index}",
                     pause=self._pause,
                     on_retry=self._files.count_retry,
                 )
         except Garbled as error:
             return b"", str(error)
-        crc = _crc32c(payload)
+        crc = crc32c(payload)
         if crc == shard.crc[index]:
             return payload, ""
         what, said = ("payload", "the shard says") if shard.is_tfrecord else ("image", "when indexed it was")
@@ -459,9 +480,7 @@ class Dataset:
         """Reads a record that was damaged once more: were its bytes hurt on the way, or in the file?"""
         untouched = shard.access.check(index)
         if shard.label[index] >= 0 and not untouched:  # it was good, and something has touched the file
-            raise StorageError(
-                f"{self.shards[number].path}: was changed in place: a restart of the worker indexes it anew"
-            )
+            raise StorageError(f"{shard.path}: was changed in place: a restart of the worker indexes it anew")
         payload, wrong = self._payload(number, shard, index)
         if wrong:
             raise BadRecord(*shard.access.place(index), wrong)

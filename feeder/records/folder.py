@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-import google_crc32c
 import pyarrow as pa
 
 from feeder.errors import BadShard, ConfigError, StorageError
+from feeder.records.crc32c import crc32c
 from feeder.records.index import MAX_SHARD_RECORDS, IndexBuilder, ShardIndex, ShardState
 from feeder.records.storage import retry
 from feeder.records.stream import MAX_RECORD_BYTES
@@ -202,7 +202,7 @@ def index_folder(
         elif not data:
             builder.add_bad(number, "image is empty (0 bytes)", f"({file.relative_to(path)})")
         else:
-            builder.add(number, len(data), label, google_crc32c.value(data), 0, len(data))
+            builder.add(number, len(data), label, crc32c(data), 0, len(data))
             if advance is not None:
                 advance(len(data))
     if ImageFolder.read(path).state != folder.state:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from feeder.records.crc32c import crc32c
 from feeder.records.encodings import BadPage, rle_hybrid, thrift_struct, varint
 from feeder.records.snappy import NotSeparable, SnappyBlocks
 from feeder.records.stream import MAX_RECORD_BYTES, READ_BYTES, Blob, Window, open_window
@@ -310,7 +310,7 @@ def _value(body: _Body) -> Value:
         raise BadPage(f"holds a value of {size} bytes, {body.left()} are left")
     if not size:
         return Value(0, 0, 0, 0, 0, 0)
-    crc = google_crc32c.value(body.take(size))
+    crc = crc32c(body.take(size))
     offset, length, start, unpacked = body.place(size)
     return Value(offset, length, start, size, unpacked, crc)
 

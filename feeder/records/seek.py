@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import Closed
+from feeder.records.crc32c import crc32c
 from feeder.records.files import OpenFile, OpenFiles
 from feeder.records.index import ShardIndex
 from feeder.records.objects import Shard
@@ -68,8 +68,6 @@ _SLOT = struct.Struct("<II12x")
 _CRC = struct.Struct("<I")
 _POINTS_AT = _CRC.size + _SLOT.size
 _NOTHING = bytes(SLOT_BYTES)
-
-_crc32c: Callable[[bytes], int] = google_crc32c.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,7 @@ class SeekFiles:
             self._files.release(~number, file, 0)
         if not slot or slot == _NOTHING:
             return 0
-        if len(slot) == SLOT_BYTES and _CRC.unpack_from(slot)[0] == _crc32c(slot[_CRC.size :]):
+        if len(slot) == SLOT_BYTES and _CRC.unpack_from(slot)[0] == crc32c(slot[_CRC.size :]):
             written_for, flags = _SLOT.unpack_from(slot, _CRC.size)
             if written_for == digest:
                 points.data[:] = slot[_POINTS_AT:]  # half the time of an assignment by NumPy
@@ -226,7 +224,7 @@ class SeekFiles:
         number, index = self._place(record)
         self._check_writable(number)
         rest = _SLOT.pack(digest, flags) + points.tobytes()
-        slot = _CRC.pack(_crc32c(rest)) + rest
+        slot = _CRC.pack(crc32c(rest)) + rest
         file = self._acquire(number)
         try:
             self._check_writable(number)  # opening has shown it
@@ -327,7 +325,7 @@ class SeekFiles:
 def _header(records: int, fingerprint: bytes) -> bytes:
     rest = _HEADER.pack(FORMAT, SLOT_BYTES, 0, records, fingerprint)
     rest = rest.ljust(HEADER_BYTES - len(_MAGIC) - _CRC.size, b"\0")
-    return _MAGIC + _CRC.pack(_crc32c(rest)) + rest
+    return _MAGIC + _CRC.pack(crc32c(rest)) + rest
 
 
 def _open_fitting(path: Path, header: bytes, flags: int) -> int:

@@ -14,9 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import google_crc32c
-
 from feeder.errors import BadShard, ConfigError
+from feeder.records.crc32c import crc32c
 from feeder.records.index import IndexBuilder
 from feeder.records.keys import Keys, Unusable, zero_based
 from feeder.records.stream import MAX_RECORD_BYTES, Torn, Window
@@ -140,7 +139,7 @@ class _Scan:
             )
         elif self._window.have(member.size) == member.size:
             start = self._window.lo
-            crc = google_crc32c.value(self._window.bytes[start : start + member.size])
+            crc = crc32c(self._window.bytes[start : start + member.size])
             sample.images[suffix] = _Image(member.offset, member.size, crc)
 
     def end(self, *, torn: bool = False) -> None:

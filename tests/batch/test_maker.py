@@ -270,6 +270,9 @@ class Unreachable:
             raise StorageError("the disk is on fire")
         return self._dataset.read(record, reading)
 
+    def labels(self, records: np.ndarray) -> np.ndarray:
+        return self._dataset.labels(records)
+
     def locate(self, record: int) -> tuple[str, int]:
         return self._dataset.locate(record)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from odd_corpus import Corpus
@@ -64,6 +65,17 @@ def test_every_record_by_number(dataset: Dataset) -> None:
             dataset.read(number)
         with pytest.raises(IndexError):
             dataset.locate(number)
+
+
+def test_labels_of_many_are_those_of_each(folder: Path, make_payload: Payload, write_shard: Write) -> None:
+    write_shard(folder / "train-00003-of-00005", [make_payload(image(12), 0)])  # classes begin with 1
+    with Dataset.open("toy", [str(folder)]) as dataset:
+        numbers = random.Random(1).choices(range(-1, 24), k=100)
+        found = dataset.labels(np.array(numbers))
+        assert found.dtype == np.int32
+        assert found.tolist() == [-1 if number == -1 else dataset.label(number) for number in numbers]
+        assert [dataset.label(number) for number in range(24)] == [*range(12), -1, *range(13, 24)]
+        assert dataset.labels(np.array([], np.int64)).tolist() == []
 
 
 def test_the_image_is_a_view_of_the_record(dataset: Dataset) -> None:

@@ -131,6 +131,21 @@ def test_nothing_usual_is_left_to_python(
         assert outcome(shard) == expected
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 255, 1020, 110_003])
+def test_the_crc32c_of_any_buffer_is_that_of_google(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + 1, np.uint8)
+    expected = google_crc32c.value(data[1:].tobytes())
+    for buffer in (data[1:].tobytes(), memoryview(data)[1:], data[1:], bytearray(data[1:])):
+        assert _frames.crc32c(buffer) == expected
+
+
+@pytest.mark.parametrize("wrong", ["text", 3, None, np.zeros(8, np.uint8)[::2]])
+def test_what_is_no_buffer_has_no_crc32c(wrong: Any) -> None:
+    with pytest.raises((TypeError, BufferError, ValueError)):
+        _frames.crc32c(wrong)
+    assert _frames.crc32c(b"123456789") == 0xE3069283  # what every catalogue of CRCs has for it
+
+
 def test_arguments_are_checked() -> None:
     data, rows = np.zeros(100, np.uint8), np.zeros((2, 7), np.int64)
     scan = _frames.Scanner("image", "label", 1, 1 << 20).scan

@@ -57,6 +57,15 @@ class Scanner {
   feeder::ScanSettings settings_;
 };
 
+uint32_t crc32c(const nb::handle data) {
+  static const feeder::Crc32c &best = feeder::best_crc32c();
+  Py_buffer view;
+  if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  const uint32_t crc = best(static_cast<const uint8_t *>(view.buf), static_cast<size_t>(view.len));
+  PyBuffer_Release(&view);
+  return crc;
+}
+
 nb::tuple ways() {
   nb::list names;
   for (const feeder::Crc32c *way : feeder::kCrc32c) {
@@ -69,6 +78,7 @@ nb::tuple ways() {
 
 NB_MODULE(_frames, module) {
   module.attr("WAYS") = ways();
+  module.def("crc32c", &crc32c, nb::arg("data"));
   nb::class_<Scanner>(module, "Scanner")
       .def(nb::init<const std::string &, const std::string &, int64_t, uint64_t, const std::string &>(),
            nb::arg("image"), nb::arg("label"), nb::arg("label_base"), nb::arg("max_record_bytes"),
