@@ -13,7 +13,7 @@ import pytest
 
 import feeder
 from feeder.client import carriers as carriers_module
-from feeder.client import engine
+from feeder.client import trouble
 from feeder.client.carriers import Carriers
 from feeder.client.link import Link
 from feeder.errors import ProtocolError
@@ -113,7 +113,7 @@ def test_a_worker_that_says_twice_that_the_stream_is_open(
     scripted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time it would be dialled anew."""
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.0)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.0)
     worker = scripted(lambda worker, request: encode_reply(Opened("scripted", 4, False)))
     client = feeder.connect(worker.address)
     with (

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import feeder
-from feeder.client import engine, sharing
+from feeder.client import engine, sharing, trouble
 from feeder.client.arena import SPARE_BUFFERS
 from feeder.errors import ProtocolError, Refused
 from feeder.order import Order
@@ -133,7 +133,7 @@ def test_kept_batches_stay_as_they_are_and_others_come_all_the_same(near: Make) 
 def test_a_worker_without_a_socket_is_refused_where_shm_must_be(
     scripted: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.2)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.2)
     client = feeder.connect(scripted().address)
     with (
         client.stream("data", **TINY, transport="shm") as stream,
@@ -145,7 +145,7 @@ def test_a_worker_without_a_socket_is_refused_where_shm_must_be(
 
 
 def test_a_socket_that_cannot_be_reached_is_no_harm(near: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.2)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.2)
     worker = near()
     worker.arenas.close()  # as seen from another container: no such file
     client = feeder.connect(worker.address)
@@ -170,7 +170,7 @@ def test_no_memory_for_an_arena_is_no_harm(near: Make, monkeypatch: pytest.Monke
 
 
 def test_a_worker_that_does_not_know_the_arena_any_more(near: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.2)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.2)
     worker = near()
     monkeypatch.setattr(worker.arenas, "claim", lambda _: None)
     client = feeder.connect(worker.address)

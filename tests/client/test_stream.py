@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 import feeder
-from feeder.client import engine
+from feeder.client import engine, trouble
 from feeder.errors import (
     BadRecord,
     Closed,
@@ -361,7 +361,7 @@ def test_a_worker_that_comes_back_with_other_data_is_left_out(scripted: Make) ->
 def test_if_all_workers_come_back_with_other_data_the_stream_says_so(
     scripted: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.2)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.2)
     a = scripted()
     with feeder.connect(a.address).stream("data", **TINY) as stream:
         next(stream)
@@ -374,7 +374,7 @@ def test_if_all_workers_come_back_with_other_data_the_stream_says_so(
 
 
 def test_a_refusal_is_the_streams_error(scripted: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.2)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.2)
     a, b = scripted(), scripted()
     a.refuse = b.refuse = (grpc.StatusCode.RESOURCE_EXHAUSTED, "--max-streams allows no more")
     client = feeder.connect([a.address, b.address])

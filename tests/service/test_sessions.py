@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import feeder
-from feeder.client import engine
+from feeder.client import trouble
 from feeder.errors import ConfigError, Refused
 from feeder.wire import channel
 
@@ -33,7 +33,7 @@ def both(pair: Any) -> feeder.Client:
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "REFUSAL_GRACE_S", 0.3)
+    monkeypatch.setattr(trouble, "REFUSAL_GRACE_S", 0.3)
 
 
 @pytest.mark.usefixtures("short_grace")
