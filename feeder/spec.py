@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 from feeder.errors import ConfigError
@@ -120,12 +121,12 @@ class StreamSpec:
         """Slots of one global step that one lane fills."""
         return self.global_batch // self.lanes
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         """Bytes of one image in a batch."""
         return math.prod(self.image_shape)
 
-    @property
+    @cached_property
     def image_shape(self) -> tuple[int, ...]:
         """Of one image in a batch, in values of uint8."""
         return image_shape(self.output, self.image_size)
