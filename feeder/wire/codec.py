@@ -67,6 +67,7 @@ _PIXELS = bytes([15 << 3 | 2])
 _ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_STATUS = max(SlotStatus)
+_COMPRESSIONS = {kind.value: kind for kind in Compression}
 _NAMES = {kind: pb.Compression.Name(kind) for kind in Compression}
 
 CHUNK_START_BYTES = 1024
@@ -131,10 +132,6 @@ class ChunkFrame:
 
     def changed(self, message: bytes, bad: Sequence[BadRecordInfo], packed: Packed | None = None) -> bytes:
         """A copy of a filled message that also lists `bad`, and has its pixels `packed`."""
-        listed: list[bytes] = []
-        for info in bad:
-            encoded = bad_to_proto(info).SerializeToString()
-            listed += [_BAD, _varint(len(encoded)), encoded]
         view = memoryview(message)
         fields_at = self._records_at - len(_RECORDS) - len(_varint(8 * self.slots)) - len(self._id)
         fields_end = self._status_at + self.slots
@@ -142,8 +139,13 @@ class ChunkFrame:
         if packed is not None:
             described = pb.Chunk(compression=_NAMES[packed.compression], packing_s=packed.packing_s)
             pixels = [described.SerializeToString(), _PIXELS, _varint(len(packed.pixels)), packed.pixels]
-        body: list[bytes | memoryview] = [view[fields_at:fields_end], *listed, *pixels]
+        body: list[bytes | memoryview] = [view[fields_at:fields_end], *_listed(bad), *pixels]
         return b"".join([_REPLY_CHUNK, _varint(sum(map(len, body))), *body])
+
+
+def _listed(bad: Sequence[BadRecordInfo]) -> list[bytes]:
+    encoded = [bad_to_proto(info).SerializeToString() for info in bad]
+    return [part for info in encoded for part in (_BAD, _varint(len(info)), info)]
 
 
 def bad_to_proto(info: BadRecordInfo) -> pb.BadRecordInfo:
@@ -208,16 +210,16 @@ def parse_request(data: bytes) -> Request:
     kind = message.WhichOneof("kind")
     if kind == "chunk":
         chunk = message.chunk
-        if len(chunk.slots) > MAX_SLOTS:
-            raise ProtocolError(f"chunk request {chunk.id}: {len(chunk.slots)} slots, at most {MAX_SLOTS}")
+        slots = tuple(chunk.slots[:])  # a slice is read at once, where iterating asks for one after another
+        if len(slots) > MAX_SLOTS:
+            raise ProtocolError(f"chunk request {chunk.id}: {len(slots)} slots, at most {MAX_SLOTS}")
         destination = None
         if chunk.HasField("destination"):
-            destination = (chunk.destination.buffer, chunk.destination.offset)
+            place = chunk.destination
+            destination = (place.buffer, place.offset)
         compression = _compression(chunk.compression) or Compression.NONE  # what a newer client may have
         trace = chunk.trace if len(chunk.trace) <= MAX_NAME else ""  # nobody's, but it would be kept
-        return ChunkRequest(
-            chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination, compression, trace
-        )
+        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, slots, destination, compression, trace)
     if kind == "open":
         opening = message.open
         for field, value in (*opening.ListFields(), *opening.spec.ListFields()):
@@ -287,15 +289,21 @@ def encode_placed(
     bad: Sequence[BadRecordInfo],
 ) -> bytes:
     """The FeedReply for a chunk whose pixels are at the request's destination."""
-    chunk = pb.Chunk(
-        id=request_id,
-        records=records.tolist(),
-        labels=labels.tolist(),
-        status=status.tobytes(),
-        bad=map(bad_to_proto, bad),
-        placed=True,
+    slots = len(status)
+    body = b"".join(
+        (
+            _ID + _varint(request_id),
+            _RECORDS + _varint(8 * slots),
+            records.astype("<i8", copy=False).tobytes(),
+            _LABELS + _varint(4 * slots),
+            labels.astype("<i4", copy=False).tobytes(),
+            _STATUS + _varint(slots),
+            status.tobytes(),
+            *_listed(bad),
+            _PLACED,
+        )
     )
-    return pb.FeedReply(chunk=chunk).SerializeToString()
+    return _REPLY_CHUNK + _varint(len(body)) + body
 
 
 def parse_reply(data: bytes) -> Reply:
@@ -341,10 +349,7 @@ def parse_reply(data: bytes) -> Reply:
 
 def _compression(value: int) -> Compression | None:
     """None where only something newer knows it."""
-    try:
-        return Compression(value)
-    except ValueError:
-        return None
+    return _COMPRESSIONS.get(value)
 
 
 def _chunk(message: pb.Chunk) -> Chunk:
