@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,12 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+@lru_cache(MAX_SLOTS)
+def _array_heads(slots: int) -> tuple[bytes, bytes, bytes]:
+    """What precedes the records, labels and statuses of so many slots."""
+    return _RECORDS + _varint(8 * slots), _LABELS + _varint(4 * slots), _STATUS + _varint(slots)
+
+
 class ChunkFrame:
     """Layout of the FeedReply that carries a chunk of `slots` images of `image_bytes` bytes each.
 
@@ -99,9 +106,7 @@ class ChunkFrame:
     def __init__(self, request_id: int, slots: int, image_bytes: int) -> None:
         self.slots = slots
         self._id = _ID + _varint(request_id)
-        records = _RECORDS + _varint(8 * slots)
-        labels = _LABELS + _varint(4 * slots)
-        status = _STATUS + _varint(slots)
+        records, labels, status = _array_heads(slots)
         pixels = _PIXELS + _varint(slots * image_bytes)
         body = len(self._id) + len(records) + len(labels) + len(status) + 13 * slots + len(pixels)
         start = _REPLY_CHUNK + _varint(body + slots * image_bytes) + self._id + records
@@ -144,8 +149,11 @@ class ChunkFrame:
 
 
 def _listed(bad: Sequence[BadRecordInfo]) -> list[bytes]:
-    encoded = [bad_to_proto(info).SerializeToString() for info in bad]
-    return [part for info in encoded for part in (_BAD, _varint(len(info)), info)]
+    listed: list[bytes] = []
+    for info in bad:
+        encoded = bad_to_proto(info).SerializeToString()
+        listed += [_BAD, _varint(len(encoded)), encoded]
+    return listed
 
 
 def bad_to_proto(info: BadRecordInfo) -> pb.BadRecordInfo:
@@ -289,15 +297,15 @@ def encode_placed(
     bad: Sequence[BadRecordInfo],
 ) -> bytes:
     """The FeedReply for a chunk whose pixels are at the request's destination."""
-    slots = len(status)
+    records_head, labels_head, status_head = _array_heads(len(status))
     body = b"".join(
         (
             _ID + _varint(request_id),
-            _RECORDS + _varint(8 * slots),
+            records_head,
             records.astype("<i8", copy=False).tobytes(),
-            _LABELS + _varint(4 * slots),
+            labels_head,
             labels.astype("<i4", copy=False).tobytes(),
-            _STATUS + _varint(slots),
+            status_head,
             status.tobytes(),
             *_listed(bad),
             _PLACED,

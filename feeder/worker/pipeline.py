@@ -257,7 +257,7 @@ class Pipeline:
         with self._lock:
             self._begin_send(answer, job)
             self._end_send(stream, answer, job)
-        stream.post(Answer(answer.data))
+        stream.post(answer.data)
         if job.request.trace and self._spans is not None:
             self._spans.sent(job, failed=False)
 

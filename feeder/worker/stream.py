@@ -72,6 +72,7 @@ class Stream:
         self._answers: deque[Answer] = deque()
         self._post: Callable[[bytes], bool] | None = None
         self._pace: Pace | None = None
+        self._posting = 0
         # One attribute each, so that who reads it without the lock never sees half of a change.
         self._unsent = _Count()
         self._paced = _Count()
@@ -144,24 +145,27 @@ class Stream:
             self._post, self._pace = post, pace
 
     def claim(self) -> bool:
-        """Whether the caller may `post` an answer, since nothing is before it; then it must."""
+        """Whether the caller may `post` an answer, since nothing waits before it; then it must. Several may
+        post at a time, in any order."""
         with self._lock:
             paced = self._pace is None or self._pace.images_per_s is not None
-            if paced or self._unsent.size or self.closed:
+            if paced or self._unsent.size > self._posting or self.closed:
                 return False
+            self._posting += 1
             self._unsent = self._unsent.later(+1)
             return True
 
-    def post(self, answer: Answer) -> None:
-        """Sends an answer after `claim`, or has it sent by who may wait."""
+    def post(self, data: bytes) -> None:
+        """Sends a FeedReply after `claim`, or has it sent by who may wait."""
         assert self._post is not None
-        posted = self._post(answer.data)
+        posted = self._post(data)
         with self._lock:
+            self._posting -= 1
             if posted:
                 self._sent()
             else:
                 self._unsent = self._unsent.later(-1)
-                self._queue(answer)
+                self._queue(Answer(data))
 
     def sent(self) -> None:
         """An answer that `next` gave is with the socket, or will never be."""
