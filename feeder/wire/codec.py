@@ -65,7 +65,8 @@ _PLACED = bytes([6 << 3, 1])
 _COMPRESSION = bytes([7 << 3])
 _PACKING_S = bytes([8 << 3 | 1])
 _PIXELS = bytes([15 << 3 | 2])
-_ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
+_INT64, _INT32 = np.dtype("<i8"), np.dtype("<i4")
+_ARRAYS = ((_RECORDS, _INT64), (_LABELS, _INT32), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_STATUS = max(SlotStatus)
 _COMPRESSIONS = {kind.value: kind for kind in Compression}
@@ -129,9 +130,9 @@ class ChunkFrame:
         """Writes all that precedes the pixels into `message`, uint8 [size]; arrays have one entry a slot."""
         head = bytearray(self._head)
         head[self._records_at : self._records_at + 8 * self.slots] = records.astype(
-            "<i8", copy=False
+            _INT64, copy=False
         ).tobytes()
-        head[self._labels_at : self._labels_at + 4 * self.slots] = labels.astype("<i4", copy=False).tobytes()
+        head[self._labels_at : self._labels_at + 4 * self.slots] = labels.astype(_INT32, copy=False).tobytes()
         head[self._status_at : self._status_at + self.slots] = status.astype(np.uint8, copy=False).tobytes()
         message[: self.pixels_at] = np.frombuffer(head, np.uint8)
 
@@ -302,9 +303,9 @@ def encode_placed(
         (
             _ID + _varint(request_id),
             records_head,
-            records.astype("<i8", copy=False).tobytes(),
+            records.astype(_INT64, copy=False).tobytes(),
             labels_head,
-            labels.astype("<i4", copy=False).tobytes(),
+            labels.astype(_INT32, copy=False).tobytes(),
             status_head,
             status.tobytes(),
             *_listed(bad),

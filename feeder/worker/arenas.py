@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import mmap
 import os
 import secrets
@@ -99,17 +98,17 @@ class Arena:
     def begin(self, request: ChunkRequest, image_shape: tuple[int, ...]) -> Target | None:
         """Where the pixels of a checked request go, until `written`; None where the arena has ended."""
         assert request.destination is not None
-        with self._lock:
-            memory = None if self._ended else self._memory
-            if memory is None:
-                return None
-            self._writers += 1
         buffer, offset = request.destination
         slots = request.slots
         count = slots[-1] - slots[0] + 1
-        at = buffer * self._buffer_bytes + offset
-        out = memory[at : at + count * math.prod(image_shape)].reshape(count, *image_shape)
-        return Target(out, None if count == len(slots) else np.array(slots) - slots[0])
+        shape, at = (count, *image_shape), buffer * self._buffer_bytes + offset
+        places = None if count == len(slots) else np.array(slots) - slots[0]
+        with self._lock:
+            if self._ended or self._memory is None:
+                return None
+            target = Target(np.ndarray(shape, np.uint8, self._memory, at), places)
+            self._writers += 1
+            return target
 
     def written(self) -> None:
         """What went to a target of `begin` is in its place, and nothing is written there any more."""

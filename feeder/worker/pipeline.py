@@ -356,13 +356,14 @@ class Pipeline:
 
     def _wake_reader(self) -> None:
         """Where a reader may have work now. To wake one for nothing costs more than a chunk's bookkeeping."""
-        if (
-            self._resting
-            and (self._in_flight.came or self._scheduler.waiting)
-            and self._ready_count + self._reading < self._read_ahead
-        ):
+        if self._resting and self._may_read():
             self._resting -= 1
             self._wakes.put(None)
+
+    def _may_read(self) -> bool:
+        """Whether there may be something to read, and there is room for it."""
+        has_room = self._ready_count + self._reading < self._read_ahead
+        return has_room and (self._scheduler.waiting or bool(self._in_flight.came))
 
     def _wake_readers(self) -> None:
         """All that wait: room came free, or the end has come."""
@@ -379,7 +380,7 @@ class Pipeline:
             with self._lock:
                 if self._stopping:
                     return None
-                if self._ready_count + self._reading < self._read_ahead:
+                if self._may_read():
                     # To ask comes first, which is done at once, and turns it is where both take time.
                     may_ask = self._in_flight.may_ask
                     came = self._in_flight.came and (self._prefer_came or not may_ask)
