@@ -226,7 +226,8 @@ def parse_request(data: bytes) -> Request:
         if chunk.HasField("destination"):
             place = chunk.destination
             destination = (place.buffer, place.offset)
-        compression = _compression(chunk.compression) or Compression.NONE  # what a newer client may have
+        # NONE also for what a newer client may have.
+        compression = _COMPRESSIONS.get(chunk.compression, Compression.NONE)
         trace = chunk.trace if len(chunk.trace) <= MAX_NAME else ""  # nobody's, but it would be kept
         return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, slots, destination, compression, trace)
     if kind == "open":

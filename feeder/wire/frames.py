@@ -137,8 +137,11 @@ def room(http: H2Connection) -> int:
     stream = http.streams.get(STREAM)
     if stream is None:
         raise StreamClosedError(STREAM)
-    windows = http.outbound_flow_control_window, stream.outbound_flow_control_window
-    return min(*windows, http.max_outbound_frame_size)
+    return min(
+        http.outbound_flow_control_window,
+        stream.outbound_flow_control_window,
+        http.max_outbound_frame_size,
+    )
 
 
 def spend(http: H2Connection, size: int) -> None:
