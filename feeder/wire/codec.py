@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,11 @@ _PLACED = bytes([6 << 3, 1])
 _COMPRESSION = bytes([7 << 3])
 _PACKING_S = bytes([8 << 3 | 1])
 _PIXELS = bytes([15 << 3 | 2])
-_ARRAYS = ((_RECORDS, np.dtype("<i8")), (_LABELS, np.dtype("<i4")), (_STATUS, np.dtype(np.uint8)))
+_INT64, _INT32 = np.dtype("<i8"), np.dtype("<i4")
+_ARRAYS = ((_RECORDS, _INT64), (_LABELS, _INT32), (_STATUS, np.dtype(np.uint8)))
 
 _MAX_STATUS = max(SlotStatus)
+_COMPRESSIONS = {kind.value: kind for kind in Compression}
 _NAMES = {kind: pb.Compression.Name(kind) for kind in Compression}
 
 CHUNK_START_BYTES = 1024
@@ -80,6 +83,12 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+@lru_cache(MAX_SLOTS)
+def _array_heads(slots: int) -> tuple[bytes, bytes, bytes]:
+    """What precedes the records, labels and statuses of so many slots."""
+    return _RECORDS + _varint(8 * slots), _LABELS + _varint(4 * slots), _STATUS + _varint(slots)
 
 
 class ChunkFrame:
@@ -98,9 +107,7 @@ class ChunkFrame:
     def __init__(self, request_id: int, slots: int, image_bytes: int) -> None:
         self.slots = slots
         self._id = _ID + _varint(request_id)
-        records = _RECORDS + _varint(8 * slots)
-        labels = _LABELS + _varint(4 * slots)
-        status = _STATUS + _varint(slots)
+        records, labels, status = _array_heads(slots)
         pixels = _PIXELS + _varint(slots * image_bytes)
         body = len(self._id) + len(records) + len(labels) + len(status) + 13 * slots + len(pixels)
         start = _REPLY_CHUNK + _varint(body + slots * image_bytes) + self._id + records
@@ -123,18 +130,14 @@ class ChunkFrame:
         """Writes all that precedes the pixels into `message`, uint8 [size]; arrays have one entry a slot."""
         head = bytearray(self._head)
         head[self._records_at : self._records_at + 8 * self.slots] = records.astype(
-            "<i8", copy=False
+            _INT64, copy=False
         ).tobytes()
-        head[self._labels_at : self._labels_at + 4 * self.slots] = labels.astype("<i4", copy=False).tobytes()
+        head[self._labels_at : self._labels_at + 4 * self.slots] = labels.astype(_INT32, copy=False).tobytes()
         head[self._status_at : self._status_at + self.slots] = status.astype(np.uint8, copy=False).tobytes()
         message[: self.pixels_at] = np.frombuffer(head, np.uint8)
 
     def changed(self, message: bytes, bad: Sequence[BadRecordInfo], packed: Packed | None = None) -> bytes:
         """A copy of a filled message that also lists `bad`, and has its pixels `packed`."""
-        listed: list[bytes] = []
-        for info in bad:
-            encoded = bad_to_proto(info).SerializeToString()
-            listed += [_BAD, _varint(len(encoded)), encoded]
         view = memoryview(message)
         fields_at = self._records_at - len(_RECORDS) - len(_varint(8 * self.slots)) - len(self._id)
         fields_end = self._status_at + self.slots
@@ -142,8 +145,16 @@ class ChunkFrame:
         if packed is not None:
             described = pb.Chunk(compression=_NAMES[packed.compression], packing_s=packed.packing_s)
             pixels = [described.SerializeToString(), _PIXELS, _varint(len(packed.pixels)), packed.pixels]
-        body: list[bytes | memoryview] = [view[fields_at:fields_end], *listed, *pixels]
+        body: list[bytes | memoryview] = [view[fields_at:fields_end], *_listed(bad), *pixels]
         return b"".join([_REPLY_CHUNK, _varint(sum(map(len, body))), *body])
+
+
+def _listed(bad: Sequence[BadRecordInfo]) -> list[bytes]:
+    listed: list[bytes] = []
+    for info in bad:
+        encoded = bad_to_proto(info).SerializeToString()
+        listed += [_BAD, _varint(len(encoded)), encoded]
+    return listed
 
 
 def bad_to_proto(info: BadRecordInfo) -> pb.BadRecordInfo:
@@ -208,16 +219,17 @@ def parse_request(data: bytes) -> Request:
     kind = message.WhichOneof("kind")
     if kind == "chunk":
         chunk = message.chunk
-        if len(chunk.slots) > MAX_SLOTS:
-            raise ProtocolError(f"chunk request {chunk.id}: {len(chunk.slots)} slots, at most {MAX_SLOTS}")
+        slots = tuple(chunk.slots[:])  # a slice is read at once, where iterating asks for one after another
+        if len(slots) > MAX_SLOTS:
+            raise ProtocolError(f"chunk request {chunk.id}: {len(slots)} slots, at most {MAX_SLOTS}")
         destination = None
         if chunk.HasField("destination"):
-            destination = (chunk.destination.buffer, chunk.destination.offset)
-        compression = _compression(chunk.compression) or Compression.NONE  # what a newer client may have
+            place = chunk.destination
+            destination = (place.buffer, place.offset)
+        # NONE also for what a newer client may have.
+        compression = _COMPRESSIONS.get(chunk.compression, Compression.NONE)
         trace = chunk.trace if len(chunk.trace) <= MAX_NAME else ""  # nobody's, but it would be kept
-        return ChunkRequest(
-            chunk.id, chunk.epoch, chunk.taken, tuple(chunk.slots), destination, compression, trace
-        )
+        return ChunkRequest(chunk.id, chunk.epoch, chunk.taken, slots, destination, compression, trace)
     if kind == "open":
         opening = message.open
         for field, value in (*opening.ListFields(), *opening.spec.ListFields()):
@@ -287,15 +299,21 @@ def encode_placed(
     bad: Sequence[BadRecordInfo],
 ) -> bytes:
     """The FeedReply for a chunk whose pixels are at the request's destination."""
-    chunk = pb.Chunk(
-        id=request_id,
-        records=records.tolist(),
-        labels=labels.tolist(),
-        status=status.tobytes(),
-        bad=map(bad_to_proto, bad),
-        placed=True,
+    records_head, labels_head, status_head = _array_heads(len(status))
+    body = b"".join(
+        (
+            _ID + _varint(request_id),
+            records_head,
+            records.astype(_INT64, copy=False).tobytes(),
+            labels_head,
+            labels.astype(_INT32, copy=False).tobytes(),
+            status_head,
+            status.tobytes(),
+            *_listed(bad),
+            _PLACED,
+        )
     )
-    return pb.FeedReply(chunk=chunk).SerializeToString()
+    return _REPLY_CHUNK + _varint(len(body)) + body
 
 
 def parse_reply(data: bytes) -> Reply:
@@ -341,10 +359,7 @@ def parse_reply(data: bytes) -> Reply:
 
 def _compression(value: int) -> Compression | None:
     """None where only something newer knows it."""
-    try:
-        return Compression(value)
-    except ValueError:
-        return None
+    return _COMPRESSIONS.get(value)
 
 
 def _chunk(message: pb.Chunk) -> Chunk:

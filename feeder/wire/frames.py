@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from h2.connection import H2Connection
+from h2.exceptions import StreamClosedError
 from hyperframe.frame import DataFrame, HeadersFrame, WindowUpdateFrame
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Frames",
     "Head",
     "credit",
+    "data_head",
     "end_of_data",
     "payload",
     "room",
@@ -111,6 +113,11 @@ def payload(head: Head, frame: bytes) -> bytes | None:
     return frame[HEAD_BYTES + 1 : len(frame) - frame[HEAD_BYTES]]
 
 
+def data_head(size: int) -> bytes:
+    """That of a frame of `size` bytes of DATA on STREAM."""
+    return _HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, STREAM)
+
+
 def end_of_data() -> bytes:
     """A frame that tells h2 of the end of STREAM, where the DATA before was kept from it."""
     return bytes(Head(0, DATA, END_STREAM, STREAM))
@@ -127,7 +134,14 @@ def room(http: H2Connection) -> int:
     Raises:
         H2Error: the stream is closed.
     """
-    return min(http.local_flow_control_window(STREAM), http.max_outbound_frame_size)
+    stream = http.streams.get(STREAM)
+    if stream is None:
+        raise StreamClosedError(STREAM)
+    return min(
+        http.outbound_flow_control_window,
+        stream.outbound_flow_control_window,
+        http.max_outbound_frame_size,
+    )
 
 
 def spend(http: H2Connection, size: int) -> None:

@@ -33,6 +33,7 @@ from feeder.wire.frames import (
     FrameTooLarge,
     Head,
     credit,
+    data_head,
     end_of_data,
     payload,
     room,
@@ -114,7 +115,9 @@ class ServedCall:
         ]
         self._deadline_s = deadline_s(opening.headers or {})
         #: Guards what follows; held for no longer than a send that does not wait.
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = False  # the thread that runs the call waits for the peer's windows
         self._http = opening.http
         self._frames = opening.frames
         self._outbox = bytearray()  # frames other than DATA that wait for the socket
@@ -130,7 +133,7 @@ class ServedCall:
         self._pinged_s: float | None = None
         self._idle_frames = 0
         self._unacknowledged = 0
-        with self._changed:
+        with self._lock:
             self._over = self._take(behind)
             self._flush()
 
@@ -146,7 +149,7 @@ class ServedCall:
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Has `callback` called when the call is over; False where it is over already."""
-        with self._changed:
+        with self._lock:
             if not self._over:
                 self._callbacks.append(callback)
             return not self._over
@@ -162,13 +165,13 @@ class ServedCall:
             Refusal: what came is no message, or one that is too large.
             CallFailed: the call is over.
         """
-        with self._changed:
+        with self._lock:
             self._check()
             self._reading = True
             self._users += 1
         while True:
-            with self._changed:
-                messages = list(self._messages())
+            with self._lock:
+                messages = self._take_messages()
                 if not messages and self._half_closed:
                     return
                 self._check()
@@ -178,13 +181,13 @@ class ServedCall:
 
     def hear_out(self) -> None:
         """For the thread that iterated: hears the peer until the connection ends, and drops its requests."""
-        with self._changed:
+        with self._lock:
             if not self._reading:
                 return  # it was over before the first request
         while self._hear():
-            with self._changed:
+            with self._lock:
                 self._received.clear()
-        with self._changed:
+        with self._lock:
             self._reading = False
             self._changed.notify_all()
         self.close()
@@ -192,7 +195,7 @@ class ServedCall:
     def post(self, message: bytes) -> bool:
         """Sends a small message of the handler beside those that it gives, without waiting, from any thread;
         returns False where something is before it: then nothing was done."""
-        with self._changed:
+        with self._lock:
             size = _MESSAGE_HEAD + len(message)
             if size > MAX_POST_BYTES or self._over or not self._answered:
                 return False
@@ -200,7 +203,7 @@ class ServedCall:
                 return False
             spend(self._http, size)
             self._outbox += b"%b\0%b%b" % (
-                bytes(Head(size, DATA, 0, STREAM)),
+                data_head(size),
                 struct.pack(">I", len(message)),
                 message,
             )
@@ -227,7 +230,7 @@ class ServedCall:
 
     def close(self) -> None:
         """Gives back the socket, once, for each thread that used it."""
-        with self._changed:
+        with self._lock:
             self._users -= 1
             last = not self._users
         if last:
@@ -254,7 +257,7 @@ class ServedCall:
         head = b"\0" + struct.pack(">I", len(message))
         rest = memoryview(message)
         while head or rest:
-            with self._changed:
+            with self._lock:
                 size = min(self._await_room(), len(head) + len(rest), MAX_FRAME_BYTES)
                 if not self._answered:
                     self._answered = True
@@ -264,8 +267,8 @@ class ServedCall:
                 spend(self._http, size)
                 before = self._take_outbox()
                 self._sending = True
-            self._write([before + bytes(Head(size, DATA, 0, STREAM)) + lead, part])
-            with self._changed:
+            self._write([before + data_head(size) + lead, part])
+            with self._lock:
                 self._sending = False
                 self._idle_frames = 0
                 self._flush()
@@ -279,11 +282,13 @@ class ServedCall:
                 return size
             if not self._reading:
                 raise _Aborted(grpc.StatusCode.INTERNAL, "no thread hears the client any more")
+            self._waiting = True
             self._changed.wait()
+            self._waiting = False
 
     def _end(self, code: grpc.StatusCode, details: str) -> None:
         status = status_headers(code, details)
-        with self._changed:
+        with self._lock:
             self._check()
             headers = status if self._answered else [*_HEADERS, *status]
             self._http.send_headers(STREAM, headers, end_stream=True)
@@ -333,7 +338,7 @@ class ServedCall:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         until_s = time.monotonic() + LINGER_S
-        with self._changed:
+        with self._lock:
             heard = self._changed.wait_for(lambda: not self._reading, LINGER_S)
         with contextlib.suppress(OSError):
             while heard and time.monotonic() < until_s and self._socket.recv(_READ_BYTES):
@@ -356,7 +361,7 @@ class ServedCall:
         if not data:
             self._set_over("the client closed the connection")
             return False
-        with self._changed:
+        with self._lock:
             self._heard_s, self._pinged_s = time.monotonic(), None
             if self._over:
                 return True
@@ -364,7 +369,8 @@ class ServedCall:
             self._flush()
             self._over = failure  # before anyone else asks h2 about a stream that is closed
             unwanted = bool(failure) and self._sending
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
         if failure:
             self._set_over(failure)
         if unwanted:
@@ -428,32 +434,27 @@ class ServedCall:
         self._outbox += self._http.data_to_send() + goodbye
         return failure
 
-    def _messages(self) -> Iterator[bytes]:
-        while (message := self._next_message()) is not None:
-            yield message
-
-    def _next_message(self) -> bytes | None:
-        if len(self._received) < _MESSAGE_HEAD:
-            if self._received and self._half_closed:
-                raise Refusal(grpc.StatusCode.INTERNAL, "the last request is cut")
-            return None
-        compressed, size = struct.unpack_from(">BI", self._received)
-        if compressed:
-            raise Refusal(grpc.StatusCode.INTERNAL, "a compressed request came, without its encoding")
-        if size > MAX_REQUEST_BYTES:
-            raise Refusal(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"a request of {size} bytes came, at most {MAX_REQUEST_BYTES} are taken",
-            )
-        end = _MESSAGE_HEAD + size
-        if len(self._received) < end:
-            if self._half_closed:
-                raise Refusal(grpc.StatusCode.INTERNAL, "the last request is cut")
-            return None
-        message = bytes(self._received[_MESSAGE_HEAD:end])
-        del self._received[:end]
-        self._idle_frames = 0
-        return message
+    def _take_messages(self) -> list[bytes]:
+        """With the lock: the requests that are here whole."""
+        messages: list[bytes] = []
+        while len(self._received) >= _MESSAGE_HEAD:
+            compressed, size = struct.unpack_from(">BI", self._received)
+            if compressed:
+                raise Refusal(grpc.StatusCode.INTERNAL, "a compressed request came, without its encoding")
+            if size > MAX_REQUEST_BYTES:
+                raise Refusal(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"a request of {size} bytes came, at most {MAX_REQUEST_BYTES} are taken",
+                )
+            end = _MESSAGE_HEAD + size
+            if len(self._received) < end:
+                break
+            messages.append(bytes(self._received[_MESSAGE_HEAD:end]))
+            del self._received[:end]
+            self._idle_frames = 0
+        if self._received and self._half_closed:
+            raise Refusal(grpc.StatusCode.INTERNAL, "the last request is cut")
+        return messages
 
     def _keep_alive(self) -> bool:
         now_s = time.monotonic()
@@ -464,16 +465,16 @@ class ServedCall:
                 return False
         elif now_s - self._heard_s >= KEEPALIVE_MS / 1000:
             self._pinged_s = now_s
-            with self._changed:
+            with self._lock:
                 if not self._over:
                     self._http.ping(os.urandom(8))
-        with self._changed:
+        with self._lock:
             self._flush()
         return True
 
     def _fail(self, reason: str, code: ErrorCodes) -> None:
         self._deadline_s = None
-        with self._changed:
+        with self._lock:
             if not self._over:
                 with contextlib.suppress(StreamClosedError):  # the status is on its way
                     self._http.reset_stream(STREAM, code)
@@ -486,7 +487,7 @@ class ServedCall:
             raise CallFailed(grpc.StatusCode.CANCELLED, self._over)
 
     def _set_over(self, reason: str) -> None:
-        with self._changed:
+        with self._lock:
             self._over = self._over or reason
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from operator import lt
 from typing import TypeAlias
 
 import numpy as np
@@ -57,7 +57,7 @@ def check(opened: OpenStream, request: ChunkRequest) -> None:
             f"a chunk request names between 1 and {most} slots for images of {spec.image_size} pixels, "
             f"got {len(request.slots)}"
         )
-    if any(this >= following for this, following in pairwise(request.slots)):
+    if not all(map(lt, request.slots, request.slots[1:])):
         raise ConfigError(f"slots of a chunk request must ascend, got {list(request.slots)}")
     if opened.arena is not None and request.destination is not None:
         opened.arena.check(request, spec.image_bytes)
@@ -72,12 +72,15 @@ def answer(opened: OpenStream, job: Job, make: Make) -> Answer:
     spec, arena = opened.maker.spec, opened.arena
     slots = len(job.request.slots)
     if arena is not None and job.request.destination is not None:
-        with arena.writing(job.request, spec.image_shape) as target:
-            if target is not None:
+        target = arena.begin(job.request, spec.image_shape)
+        if target is not None:
+            try:
                 made = make(*target)
-                bad = bad_infos(spec, made.bad)
-                data = encode_placed(job.request.id, made.records, made.labels, made.status, bad)
-                return Answer(data, job, slots, slots * spec.image_bytes, made_s=time.perf_counter())
+            finally:
+                arena.written()
+            bad = bad_infos(spec, made.bad) if made.bad else ()
+            data = encode_placed(job.request.id, made.records, made.labels, made.status, bad)
+            return Answer(data, job, slots, slots * spec.image_bytes, made_s=time.perf_counter())
     frame = ChunkFrame(job.request.id, slots, spec.image_bytes)
     buffer = MessageBuffer(frame.size)
     message = np.frombuffer(buffer, np.uint8)

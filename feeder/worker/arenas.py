@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import mmap
 import os
 import secrets
@@ -18,7 +17,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -59,10 +58,10 @@ _MAX_PATH_BYTES = 107  # sun_path of sockaddr_un holds 108 with its closing zero
 
 class Target(NamedTuple):
     """Where a chunk's pixels go: images of `out`, uint8 [m, *image_shape]; `places`, int64 [n], one of them a
-    slot."""
+    slot; None: they are the slots' in turn."""
 
     out: NDArray[np.uint8]
-    places: NDArray[np.int64]
+    places: NDArray[np.int64] | None
 
 
 class Arena:
@@ -96,35 +95,28 @@ class Arena:
                 f"has {self._buffers} buffers of {self._buffer_bytes} bytes"
             )
 
-    @contextlib.contextmanager
-    def writing(self, request: ChunkRequest, image_shape: tuple[int, ...]) -> Iterator[Target | None]:
-        """Where the pixels of a checked request go; None where the arena has ended. What is written is in its
-        place when the context ends, and nothing is written after it."""
-        with self._lock:
-            memory = None if self._ended else self._memory
-            self._writers += memory is not None
-        if memory is None:
-            yield None
-            return
-        try:
-            yield self._target(memory, request, image_shape)
-        finally:
-            del memory
-            with self._lock:
-                self._writers -= 1
-                finished = self._ended and not self._writers
-            if finished:
-                self._finish()
-
-    def _target(
-        self, memory: NDArray[np.uint8], request: ChunkRequest, image_shape: tuple[int, ...]
-    ) -> Target:
+    def begin(self, request: ChunkRequest, image_shape: tuple[int, ...]) -> Target | None:
+        """Where the pixels of a checked request go, until `written`; None where the arena has ended."""
         assert request.destination is not None
         buffer, offset = request.destination
-        first, count = request.slots[0], request.slots[-1] - request.slots[0] + 1
-        begin = buffer * self._buffer_bytes + offset
-        out = memory[begin : begin + count * math.prod(image_shape)]
-        return Target(out.reshape(count, *image_shape), np.array(request.slots) - first)
+        slots = request.slots
+        count = slots[-1] - slots[0] + 1
+        shape, at = (count, *image_shape), buffer * self._buffer_bytes + offset
+        places = None if count == len(slots) else np.array(slots) - slots[0]
+        with self._lock:
+            if self._ended or self._memory is None:
+                return None
+            target = Target(np.ndarray(shape, np.uint8, self._memory, at), places)
+            self._writers += 1
+            return target
+
+    def written(self) -> None:
+        """What went to a target of `begin` is in its place, and nothing is written there any more."""
+        with self._lock:
+            self._writers -= 1
+            finished = self._ended and not self._writers
+        if finished:
+            self._finish()
 
     def end(self) -> None:
         """Lets nobody begin to write; does nothing the second time."""

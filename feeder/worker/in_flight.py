@@ -19,7 +19,7 @@ AHEAD_BYTES = 256 << 20
 """Chunks, and bytes of their records, that are asked for from object stores ahead of who decodes them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """A request whose turn has come, and the chunk that it shares with others if it does."""
 
@@ -38,22 +38,21 @@ class Coming:
 
 
 class InFlight:
-    """What is coming, and what came and was not taken up. The pipeline's lock guards it."""
+    """What is coming. The pipeline's lock guards it.
+
+    Attributes:
+        came: what came and was not taken up.
+    """
 
     def __init__(self) -> None:
         self._all: set[Coming] = set()
         self._bytes = 0
-        self._came: deque[Coming] = deque()
+        self.came: deque[Coming] = deque()
 
     @property
     def may_ask(self) -> bool:
         """Whether there is room for one more."""
         return len(self._all) < AHEAD_CHUNKS and self._bytes < AHEAD_BYTES
-
-    @property
-    def has_come(self) -> bool:
-        """Whether `take` has something to give."""
-        return bool(self._came)
 
     def add(self, coming: Coming) -> None:
         """One more was asked for."""
@@ -62,18 +61,18 @@ class InFlight:
 
     def note_came(self, coming: Coming) -> None:
         """All of it is here, or will not come."""
-        self._came.append(coming)
+        self.came.append(coming)
 
     def take(self) -> Coming:
         """The one that came first."""
-        coming = self._came.popleft()
+        coming = self.came.popleft()
         self._all.discard(coming)
         self._bytes -= coming.reading.nbytes
         return coming
 
     def clear(self) -> None:
         """Forgets all."""
-        self._came.clear()
+        self.came.clear()
         self._all.clear()
         self._bytes = 0
 

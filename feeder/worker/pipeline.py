@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,14 +49,6 @@ MAX_OUTSTANDING = 256
 """Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """What can be made, or copied where nothing was fetched."""
-
-    work: Work
-    fetched: Fetched | None
-
-
 class Pipeline:
     """Makes the chunks that all streams ask for.
 
@@ -84,10 +76,14 @@ class Pipeline:
         self._counters = Counters()
         self._stages = Stages()
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._ready_changed = threading.Condition(self._lock)
-        self._ready: deque[_Ready] = deque()
+        # Readers that wait for something to read, and what wakes one of them.
+        self._resting = 0
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._reading = 0
+        # What can be made, or copied where nothing was fetched; None: nothing will come. The number counts
+        # what no caller has taken up.
+        self._ready: SimpleQueue[tuple[Work, Fetched | None] | None] = SimpleQueue()
+        self._ready_count = 0
         self._in_flight = InFlight()
         self._prefer_came = False
         self._read_ahead = readers + callers
@@ -111,7 +107,7 @@ class Pipeline:
     def counters(self) -> Counters:
         """A snapshot."""
         with self._lock:
-            self._count_idle(0)
+            self._count_idle(0, time.perf_counter())
             return replace(self._counters)
 
     def stages(self) -> list[pb.StageInfo]:
@@ -121,7 +117,7 @@ class Pipeline:
                 {
                     "queue": self._scheduler.pending,
                     "read": self._reading + len(self._in_flight),
-                    "ready": len(self._ready),
+                    "ready": self._ready_count,
                     "make": self._callers - self._idle,
                     "send": sum(opened.stream.unsent for opened in self._open.values()),
                 }
@@ -170,7 +166,7 @@ class Pipeline:
             self._scheduler.close(stream.number)
             self._shared.close(stream.number)
             unwanted = [coming.reading for coming in self._in_flight if self._dropped(coming.work)]
-            self._work.notify_all()
+            self._wake_readers()
         if opened is not None and opened.arena is not None:
             opened.arena.end()
         for reading in unwanted:
@@ -261,7 +257,7 @@ class Pipeline:
         with self._lock:
             self._begin_send(answer, job)
             self._end_send(stream, answer, job)
-        stream.post(Answer(answer.data))
+        stream.post(answer.data)
         if job.request.trace and self._spans is not None:
             self._spans.sent(job, failed=False)
 
@@ -278,13 +274,14 @@ class Pipeline:
         with self._lock:
             self._stopping = True
             unwanted = [coming.reading for coming in self._in_flight]
-            self._work.notify_all()
-            self._ready_changed.notify_all()
+            self._wake_readers()
+        for _ in range(self._callers):
+            self._ready.put(None)
         for reading in unwanted:
             reading.cancel()
         for thread in self._threads:
             thread.join()
-        self._ready.clear()
+        self._ready = SimpleQueue()
         self._in_flight.clear()
 
     def _owes(self, stream: Stream) -> bool:
@@ -298,31 +295,33 @@ class Pipeline:
 
     def _read_one(self, work: Work, coming: Coming | None) -> None:
         started_s = time.perf_counter()
-        ready = asked = None
+        ready: tuple[Work, Fetched | None] | None = None
+        asked = None
         try:
             if coming is None:
                 check(work.opened, work.job.request)
                 turn, work = self._begin(work)
                 if turn == "copy":
-                    ready = _Ready(work, None)
+                    ready = work, None
                 elif turn == "make":
                     request = work.job.request
                     asked = work.opened.maker.ask(request.epoch, request.taken, request.slots)
                     if asked.reading is None:
-                        ready = _Ready(work, work.opened.maker.finish(asked))
+                        ready = work, work.opened.maker.finish(asked)
             elif self._is_wanted(work):
-                ready = _Ready(work, work.opened.maker.finish(coming.asked))
+                ready = work, work.opened.maker.finish(coming.asked)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
             self._fail(work, error)
         started = None
         with self._lock:
-            self._counters.read_s += time.perf_counter() - started_s
+            ended_s = time.perf_counter()
+            self._counters.read_s += ended_s - started_s
             self._reading -= 1
             if ready is not None:
-                self._stages.leave(work.job, "read", time.perf_counter())
+                self._stages.leave(work.job, "read", ended_s)
                 self._prefer_came = coming is None
-                self._ready.append(ready)
-                self._ready_changed.notify()
+                self._ready_count += 1
+                self._ready.put(ready)
             elif asked is not None and asked.reading is not None:
                 started = Coming(work, asked, asked.reading)
                 self._in_flight.add(started)
@@ -338,10 +337,12 @@ class Pipeline:
             turn, share = self._shared.begin(work.job)
             if turn == "wait":  # while another is read and made
                 self._stages.leave(work.job, "read", time.perf_counter())
-        return turn, replace(work, share=share)
+        return turn, work if share is None else replace(work, share=share)
 
     def _is_wanted(self, work: Work) -> bool:
         """Whether anybody waits for a chunk in the making; where nobody does, it is not to be made."""
+        if work.share is None:
+            return not work.opened.stream.closed
         with self._lock:
             return not self._dropped(work)
 
@@ -355,40 +356,64 @@ class Pipeline:
 
     def _wake_reader(self) -> None:
         """Where a reader may have work now. To wake one for nothing costs more than a chunk's bookkeeping."""
-        has_work = self._in_flight.has_come or self._scheduler.waiting
-        if has_work and len(self._ready) + self._reading < self._read_ahead:
-            self._work.notify()
+        if self._resting and self._may_read():
+            self._resting -= 1
+            self._wakes.put(None)
+
+    def _may_read(self) -> bool:
+        """Whether there may be something to read, and there is room for it."""
+        has_room = self._ready_count + self._reading < self._read_ahead
+        return has_room and (self._scheduler.waiting or bool(self._in_flight.came))
+
+    def _wake_readers(self) -> None:
+        """All that wait: room came free, or the end has come."""
+        for _ in range(self._resting):
+            self._wakes.put(None)
+        self._resting = 0
 
     def _remote(self) -> set[int]:
         return {number for number, opened in self._open.items() if opened.maker.dataset.is_remote}
 
     def _next_to_read(self) -> tuple[Work, Coming | None] | None:
         """A chunk to ask for, or to read where there is nobody to ask; or one that came."""
-        with self._lock:
-            while not self._stopping:
-                if len(self._ready) + self._reading < self._read_ahead:
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return None
+                if self._may_read():
                     # To ask comes first, which is done at once, and turns it is where both take time.
                     may_ask = self._in_flight.may_ask
-                    came = self._in_flight.has_come and (self._prefer_came or not may_ask)
+                    came = self._in_flight.came and (self._prefer_came or not may_ask)
                     job = None if came else self._scheduler.take(() if may_ask else self._remote())
                     if job is not None:
                         self._stages.leave(job, "queue", time.perf_counter())
                         self._reading += 1
                         return Work(self._open[job.stream], job), None
-                    if self._in_flight.has_come:
+                    if self._in_flight.came:
                         coming = self._in_flight.take()
                         self._reading += 1
                         return coming.work, coming
-                self._work.wait()
-        return None
+                self._resting += 1
+            self._wakes.get()
 
     def _make(self) -> None:
-        while (ready := self._next_ready()) is not None:
-            started_s = time.perf_counter()
-            self._make_one(ready.work, ready.fetched)
+        with self._lock:
+            self._count_idle(+1, time.perf_counter())
+        while (ready := self._ready.get()) is not None:
             with self._lock:
-                self._counters.decode_s += time.perf_counter() - started_s
+                started_s = time.perf_counter()
+                self._count_idle(-1, started_s)
+                if self._stopping:
+                    return
+                self._ready_count -= 1
+                self._stages.leave(ready[0].job, "ready", started_s)
+                self._wake_reader()
+            self._make_one(*ready)
             del ready  # a thread that waits keeps no segment of the cache mapped
+            with self._lock:
+                ended_s = time.perf_counter()
+                self._counters.decode_s += ended_s - started_s
+                self._count_idle(+1, ended_s)
 
     def _make_one(self, work: Work, fetched: Fetched | None) -> None:
         if fetched is None:
@@ -450,21 +475,7 @@ class Pipeline:
             self._note_bad(maker.spec, made.bad)
         return made
 
-    def _next_ready(self) -> _Ready | None:
-        with self._lock:
-            self._count_idle(+1)
-            while not self._ready and not self._stopping:
-                self._ready_changed.wait()
-            self._count_idle(-1)
-            if self._stopping:
-                return None
-            ready = self._ready.popleft()
-            self._stages.leave(ready.work.job, "ready", time.perf_counter())
-            self._wake_reader()
-            return ready
-
-    def _count_idle(self, change: int) -> None:
-        now_s = time.perf_counter()
+    def _count_idle(self, change: int, now_s: float) -> None:
         self._counters.idle_s += self._idle * (now_s - self._idle_counted_s)
         self._idle_counted_s = now_s
         self._idle += change

@@ -51,24 +51,24 @@ class _Turns(Generic[_Who]):
 
     Start-time fair queueing (Goyal, Vin and Cheng 1996): who had nothing to ask for begins where the others
     are, so that a rest earns nothing.
+
+    Attributes:
+        heap: who wants something; next is the first.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, _Who]] = []
+        self.heap: list[tuple[int, int, _Who]] = []
         self._ticks = count()
         self._level = 0
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     def add(self, who: _Who) -> None:
         """It wants something again."""
         who.images = max(who.images, self._level)
-        heappush(self._heap, (who.images, next(self._ticks), who))
+        heappush(self.heap, (who.images, next(self._ticks), who))
 
     def pop(self) -> _Who:
         """The next, which wants nothing until it is added."""
-        return heappop(self._heap)[2]
+        return heappop(self.heap)[2]
 
     def serve(self, who: _Who, images: int) -> None:
         """Who was popped is given something."""
@@ -77,8 +77,8 @@ class _Turns(Generic[_Who]):
 
     def discard(self, who: _Who) -> None:
         """It wants nothing any more."""
-        self._heap = [entry for entry in self._heap if entry[2] is not who]
-        heapify(self._heap)
+        self.heap = [entry for entry in self.heap if entry[2] is not who]
+        heapify(self.heap)
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +123,7 @@ class Scheduler:
     @property
     def waiting(self) -> bool:
         """Whether any request has not been taken; `take` may still find that none has room."""
-        return bool(self._turns)
+        return bool(self._turns.heap)
 
     @property
     def pending(self) -> int:
@@ -143,7 +143,7 @@ class Scheduler:
         job = self._jobs[state.job]
         if state.pending:
             job.turns.discard(state)
-            if not job.turns:
+            if not job.turns.heap:
                 self._turns.discard(job)
         job.streams -= 1
         if not job.streams:
@@ -165,7 +165,7 @@ class Scheduler:
         state.pending.append((request, now_s))
         if len(state.pending) == 1:
             job = self._jobs[state.job]
-            if not job.turns:
+            if not job.turns.heap:
                 self._turns.add(job)
             job.turns.add(state)
 
@@ -178,28 +178,29 @@ class Scheduler:
         share = min(self._stream_bytes, self._budget_bytes // max(1, len(self._streams)))
         passed: list[_Job] = []
         found = None
-        while self._turns and found is None:
+        while self._turns.heap and found is None:
             job = self._turns.pop()
             passed.append(job)
             found = self._take_of(job, share, without)
-            if found is not None:
-                self._turns.serve(job, _work(found.request))
         for job in passed:
-            if job.turns:
+            if job.turns.heap:
                 self._turns.add(job)
         return found
 
     def _take_of(self, job: _Job, share: int, without: Collection[int]) -> Job | None:
         passed: list[_Stream] = []
         found = None
-        while job.turns and found is None:
+        while job.turns.heap and found is None:
             state = job.turns.pop()
             passed.append(state)
             request, asked_s = state.pending[0]
-            nbytes = len(request.slots) * state.image_bytes
+            images = len(request.slots)
+            nbytes = images * state.image_bytes
             if state.number in without or (state.unsent_bytes and state.unsent_bytes + nbytes > share):
                 continue
-            job.turns.serve(state, _work(request))
+            work = max(1, images)  # one that asks for nothing, which is answered, too, counts as one
+            job.turns.serve(state, work)
+            self._turns.serve(job, work)
             state.pending.popleft()
             state.unsent_bytes += nbytes
             found = Job(state.number, request, nbytes, asked_s)
@@ -224,8 +225,3 @@ class Scheduler:
         """Requests of the stream that are not answered; 0 for one that ended."""
         state = self._streams.get(stream)
         return state.outstanding if state else 0
-
-
-def _work(request: ChunkRequest) -> int:
-    """In images; one that asks for nothing, which is answered, too, counts as one."""
-    return max(1, len(request.slots))

@@ -291,7 +291,7 @@ class FeederServicer:
         try:
             for data in requests:
                 request = parse_request(data)
-                if isinstance(request, Open | Join) == opened:
+                if isinstance(request, (Open, Join)) == opened:
                     raise ProtocolError("Open or Join must be the first message of a call, and come once")
                 opened = True
                 if isinstance(request, Open):

@@ -142,9 +142,12 @@ class SharedChunks:
         member, request = self._members.get(job.stream), job.request
         if member is None:
             return "make", None
-        key = (request.epoch, request.taken, request.slots)
-        member.place = max(member.place, key[:2])
+        place = request.epoch, request.taken
+        member.place = max(member.place, place)
         group = member.group
+        if len(group.members) == 1 and not group.chunks:
+            return "make", None
+        key = (*place, request.slots)
         share = group.chunks.get(key)
         if share is not None:
             if share.chunk is None:

@@ -54,6 +54,7 @@ class Stream:
     Attributes:
         number: unique in this process.
         of: whose answers this call carries, once it is open: its own, or those of another.
+        closed: nobody waits for answers any more.
         names: what lines of the log say of it beside their message; its session and job once they are known.
     """
 
@@ -61,6 +62,7 @@ class Stream:
         self.number = number
         self.names: dict[str, object] = {"stream": number}
         self.of = self
+        self.closed = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         #: What those who send wait for: one of them is woken for each answer, all for the end.
@@ -70,18 +72,13 @@ class Stream:
         self._answers: deque[Answer] = deque()
         self._post: Callable[[bytes], bool] | None = None
         self._pace: Pace | None = None
+        self._posting = 0
         # One attribute each, so that who reads it without the lock never sees half of a change.
         self._unsent = _Count()
         self._paced = _Count()
         self._error: FeederError | None = None
         self._finishing = False
         self._ended = False
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody waits for answers any more."""
-        return self._closed
 
     @property
     def ended(self) -> bool:
@@ -114,11 +111,11 @@ class Stream:
         """
         with self._lock:
             in_time = self._changed.wait_for(
-                lambda: self._opened or self._error or self._finishing or self._closed, timeout_s
+                lambda: self._opened or self._error or self._finishing or self.closed, timeout_s
             )
             if self._error is not None:
                 raise self._error
-            if self._closed:
+            if self.closed:
                 raise Closed("the call ended before the stream was open")
             if not self._opened:
                 what = "the client ended its side" if in_time else f"nothing came within {timeout_s:g} s"
@@ -129,7 +126,7 @@ class Stream:
         """Waits for so long, or until nobody waits for answers any more."""
         with self._lock:
             self._paced = self._paced.later(+1)
-            self._changed.wait_for(lambda: self._closed or self._error, delay_s)
+            self._changed.wait_for(lambda: self.closed or self._error, delay_s)
             self._paced = self._paced.later(-1)
 
     def put(self, answer: Answer) -> None:
@@ -148,24 +145,27 @@ class Stream:
             self._post, self._pace = post, pace
 
     def claim(self) -> bool:
-        """Whether the caller may `post` an answer, since nothing is before it; then it must."""
+        """Whether the caller may `post` an answer, since nothing waits before it; then it must. Several may
+        post at a time, in any order."""
         with self._lock:
             paced = self._pace is None or self._pace.images_per_s is not None
-            if paced or self._unsent.size or self._closed:
+            if paced or self._unsent.size > self._posting or self.closed:
                 return False
+            self._posting += 1
             self._unsent = self._unsent.later(+1)
             return True
 
-    def post(self, answer: Answer) -> None:
-        """Sends an answer after `claim`, or has it sent by who may wait."""
+    def post(self, data: bytes) -> None:
+        """Sends a FeedReply after `claim`, or has it sent by who may wait."""
         assert self._post is not None
-        posted = self._post(answer.data)
+        posted = self._post(data)
         with self._lock:
+            self._posting -= 1
             if posted:
                 self._sent()
             else:
                 self._unsent = self._unsent.later(-1)
-                self._queue(answer)
+                self._queue(Answer(data))
 
     def sent(self) -> None:
         """An answer that `next` gave is with the socket, or will never be."""
@@ -192,7 +192,7 @@ class Stream:
         """The call is over; answers that wait are dropped. Whoever it carries answers of fails, unless that
         came to its end: some may be lost."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._unsent = self._unsent.later(-len(self._answers))
             self._answers.clear()
             self._wake_all()
@@ -215,7 +215,7 @@ class Stream:
                 lambda: (
                     self._answers
                     or self._error
-                    or self._closed
+                    or self.closed
                     or (self._finishing and not self._unsent.size and not owes())
                 )
             )
@@ -227,7 +227,7 @@ class Stream:
             return None
 
     def _queue(self, answer: Answer) -> None:
-        if not self._closed:
+        if not self.closed:
             self._answers.append(answer)
             self._unsent = self._unsent.later(+1)
             self._due.notify()

@@ -123,9 +123,11 @@ class ScriptedWorker:
         """Fills the images of a request's destination with one value each."""
         assert self.arena is not None
         self.arena.check(request, self.opening.spec.image_bytes)
-        with self.arena.writing(request, self.opening.spec.image_shape) as target:
-            if target is not None:
-                target.out[target.places] = np.reshape(values, (-1, *[1] * (target.out.ndim - 1)))
+        target = self.arena.begin(request, self.opening.spec.image_shape)
+        if target is not None:
+            places = slice(None) if target.places is None else target.places
+            target.out[places] = np.reshape(values, (-1, *[1] * (target.out.ndim - 1)))
+            self.arena.written()
 
     def placed(self, request: ChunkRequest) -> bytes:
         """The answer where a request has a destination."""

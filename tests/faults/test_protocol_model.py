@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -149,7 +149,7 @@ class Connection:
         self.arena = None if handover is None else handover.worker
         self.stream = Stream(next(self.numbers))
         self.answers: deque[bytes] = deque()
-        self.working: list[tuple[Job, AbstractContextManager[Target | None], Target | None]] = []
+        self.working: list[tuple[Job, Target | None]] = []
         self.draining = self.cut = self.ended = False
         self.landing: Landing | None = None  # the client's: a chunk of which a part has come
         self.chunk: Any = None
@@ -158,23 +158,22 @@ class Connection:
     def begin(self) -> None:
         job = self.scheduler.take()
         if job is not None:
-            context: Any = ExitStack()
             target = None
             if self.arena is not None and job.request.destination is not None:
                 self.arena.check(job.request, SPEC.image_bytes)
-                context = self.arena.writing(job.request, SPEC.image_shape)
-                target = context.__enter__()
-            self.working.append((job, context, target))
+                target = self.arena.begin(job.request, SPEC.image_shape)
+            self.working.append((job, target))
 
     def finish(self, place: int, *, fails: bool) -> None:
-        job, context, target = self.working.pop(place)
+        job, target = self.working.pop(place)
         request = job.request
         records = records_of(request)
         status, labels = np.full(len(records), SlotStatus.OWN, np.uint8), (records % 7).astype(np.int32)
         if fails:
             data = encode_reply(Failed(request.id, FailureKind.STORAGE, "disk"))
         elif target is not None:
-            target.out[target.places] = (records + 1).reshape(-1, 1, 1, 1)
+            places = slice(None) if target.places is None else target.places
+            target.out[places] = (records + 1).reshape(-1, 1, 1, 1)
             data = encode_placed(request.id, records, labels, status, ())
         else:
             frame = ChunkFrame(request.id, len(records), SPEC.image_bytes)
@@ -182,8 +181,9 @@ class Connection:
             frame.fill(message, records, labels, status)
             message[frame.pixels_at :] = np.repeat(records + 1, SPEC.image_bytes)
             data = message.tobytes()
-        del target
-        context.__exit__(None, None, None)
+        if target is not None:
+            assert self.arena is not None
+            self.arena.written()
         self.stream.put(Answer(data, job, len(records)))
 
     def send(self) -> None:

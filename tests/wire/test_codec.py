@@ -160,6 +160,19 @@ def test_the_start_of_a_chunk_says_all_but_its_pixels(chunk: pb.Chunk, here: int
     assert parsed.pixel_bytes == len(chunk.pixels)
 
 
+@given(chunks())
+def test_a_placed_chunk_is_what_protobuf_reads(chunk: pb.Chunk) -> None:
+    data = encode_placed(
+        chunk.id,
+        np.array(chunk.records, np.int64),
+        np.array(chunk.labels, np.int32),
+        np.frombuffer(chunk.status, np.uint8),
+        [BadRecordInfo(b.dataset, b.record, b.shard, b.index, b.reason) for b in chunk.bad],
+    )
+    chunk.pixels, chunk.placed = b"", True
+    assert pb.FeedReply.FromString(data) == pb.FeedReply(chunk=chunk)
+
+
 @given(chunks(), st.data())
 def test_a_placed_chunk_is_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataObject) -> None:
     """Also where bytes of it are changed, the fast path reads it alike or leaves it."""

@@ -78,12 +78,13 @@ def test_what_is_written_is_in_the_clients_buffer(arenas: Arenas, client: Client
     batch[:] = 7
     wanted = request((11, 13, 14), 2, 3 * IMAGE)
     arena.check(wanted, IMAGE)
-    with arena.writing(wanted, (SIDE, SIDE, 3)) as target:
-        assert target is not None
-        assert target.places.tolist() == [0, 2, 3]
-        for number, place in enumerate(target.places):
-            target.out[place] = number
-        del target
+    target = arena.begin(wanted, (SIDE, SIDE, 3))
+    assert target is not None
+    assert target.places is not None
+    assert target.places.tolist() == [0, 2, 3]
+    for number, place in enumerate(target.places):
+        target.out[place] = number
+    arena.written()
     assert batch[:, 0, 0, 0].tolist() == [7, 7, 7, 0, 7, 1, 2, 7]
     arena.end()
     assert handover.ended(DEADLINE_S)
@@ -117,13 +118,13 @@ def test_who_ends_waits_for_who_writes(arenas: Arenas, client: ClientArena) -> N
     handover = hand_over(client, arenas.path)
     arena = arenas.claim(handover.token)
     assert arena is not None
-    with arena.writing(request((0,)), (SIDE, SIDE, 3)) as target:
-        handover.cancel()
-        until(lambda: arena._ended)
-        assert not handover.ended(0.1)
-        with arena.writing(request((1,)), (SIDE, SIDE, 3)) as late:
-            assert late is None
-        del target
+    target = arena.begin(request((0,)), (SIDE, SIDE, 3))
+    assert target is not None
+    handover.cancel()
+    until(lambda: arena._ended)
+    assert not handover.ended(0.1)
+    assert arena.begin(request((1,)), (SIDE, SIDE, 3)) is None
+    arena.written()
     assert handover.ended(DEADLINE_S)
     handover.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from feeder.errors import Closed, ProtocolError, Refused
+from feeder.worker.access import Pace
 from feeder.worker.pipeline import Pipeline
 from feeder.worker.quarantine import Quarantine
 from feeder.worker.stream import Answer, Stream
@@ -32,6 +33,36 @@ def test_a_finished_stream_waits_for_what_is_owed() -> None:
     late.start()
     assert stream.next(lambda: True) == Answer(b"late")
     late.join()
+
+
+def test_several_post_at_a_time_but_never_past_what_waits() -> None:
+    stream, sent = Stream(1), list[bytes]()
+
+    def post(data: bytes) -> bool:
+        sent.append(data)
+        return data != b"full"
+
+    assert not stream.claim()  # nobody said how
+    stream.posts(post, Pace(None))
+    assert stream.claim()
+    assert stream.claim()
+    assert stream.unsent == 2
+    stream.post(b"b")
+    assert stream.claim()
+    stream.post(b"full")
+    assert not stream.claim()
+    stream.post(b"c")
+    assert sent == [b"b", b"full", b"c"]
+    stream.finish()
+    assert stream.next(lambda: False) == Answer(b"full")
+    assert not stream.claim()  # it is not with the socket yet
+    stream.sent()
+    assert stream.claim()
+    stream.post(b"d")
+    assert stream.next(lambda: False) is None
+    limited = Stream(2)
+    limited.posts(post, Pace(1e9))
+    assert not limited.claim()
 
 
 def test_requests_that_came_during_the_wait_are_owed() -> None:
