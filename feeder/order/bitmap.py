@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 
 from feeder.order.lanes import Int64s
 
-__all__ = ["Bitmap"]
+__all__ = ["Bitmap", "Bits", "bits_of"]
 
 Bits: TypeAlias = tuple[Int64s, NDArray[np.uint8]]
 """Some of a Bitmap's: the bytes that they are in, and where in each."""
 
 _MASKS = np.left_shift(1, np.arange(8)).astype(np.uint8)
+
+
+def bits_of(numbers: Int64s) -> Bits:
+    """Those of int64 [n] numbers."""
+    return numbers >> 3, _MASKS[numbers & 7]
 
 
 class Bitmap:
@@ -31,8 +36,7 @@ class Bitmap:
 
     def add(self, numbers: Int64s) -> NDArray[np.bool_]:
         """Adds int64 [n] numbers; bool [n] says which were new (of equal numbers, the first)."""
-        places = numbers >> 3
-        masks = _MASKS[numbers & 7]
+        places, masks = bits_of(numbers)
         new: NDArray[np.bool_] = (self._bits[places] & masks) == 0
         if len(set(numbers.tolist())) < numbers.size:
             first = np.zeros(numbers.shape, np.bool_)
@@ -41,11 +45,10 @@ class Bitmap:
         np.bitwise_or.at(self._bits, places, masks)
         return new
 
-    def unset(self, numbers: Int64s) -> Bits | None:
-        """The bits of int64 [n] numbers, no two of which are equal, for `set` and `reset`; None where one of
-        them is in the set."""
-        places, masks = numbers >> 3, _MASKS[numbers & 7]
-        return None if (self._bits[places] & masks).any() else (places, masks)
+    def has_any(self, bits: Bits) -> bool:
+        """Whether one of the numbers of these bits is in the set."""
+        places, masks = bits
+        return bool((self._bits[places] & masks).any())
 
     def set(self, bits: Bits) -> None:
         """Adds the numbers of these bits."""

@@ -172,6 +172,31 @@ class Order:
         Raises:
             ConfigError: no such step or slot.
         """
+        self.check(epoch, taken)
+        return self._records(epoch, taken, slots)
+
+    def records_of_steps(self, epoch: int, taken: int, slots: Int64s, steps: int) -> Int64s:
+        """The records that fill the same slots of some steps, from the one at (epoch, taken) on: many cost
+        little more than one.
+
+        Args:
+            epoch, taken: as for `records`, which has the other rules, too.
+            slots: int64 [n], each in [0, global_batch).
+            steps: of this epoch, at least 1.
+
+        Returns:
+            int64 [steps, n] of record numbers; -1 for padding.
+
+        Raises:
+            ConfigError: no such steps or slot.
+        """
+        per_lane = self.spec.per_lane
+        self.check(epoch, taken)
+        self.check(epoch, taken + (steps - 1) * per_lane)
+        each = np.repeat(taken + per_lane * np.arange(steps), len(slots))
+        return self._records(epoch, each, np.tile(slots, steps)).reshape(steps, len(slots))
+
+    def _records(self, epoch: int, taken: int | Int64s, slots: Int64s) -> Int64s:
         lanes, offsets, epochs = self._places(epoch, taken, slots)
         if self.spec.remainder == "pad":
             inside = offsets < self._starts[lanes + 1] - self._starts[lanes]
@@ -185,6 +210,7 @@ class Order:
         """int64 [n]: the epoch that each slot's crop is drawn for: `epoch`, or under "wrap" the lane's
         pass.
         """
+        self.check(epoch, taken)
         lanes, _, epochs = self._places(epoch, taken, slots)
         return np.full(lanes.shape, epochs, np.int64) if isinstance(epochs, int) else epochs
 
@@ -194,6 +220,7 @@ class Order:
         The records after it in the lane's order of that epoch (under "wrap": of that pass), cyclic: each
         other record of the lane once. Empty for a padding slot.
         """
+        self.check(epoch, taken)
         lanes, offsets, epochs = self._places(epoch, taken, np.array([slot], np.int64))
         lane, offset = int(lanes[0]), int(offsets[0])
         pass_number = epochs if isinstance(epochs, int) else int(epochs[0])
@@ -218,9 +245,8 @@ class Order:
         each = lanes // consumer_count
         return range(consumer_index * each, (consumer_index + 1) * each)
 
-    def _places(self, epoch: int, taken: int, slots: Int64s) -> tuple[Int64s, Int64s, Int64s | int]:
+    def _places(self, epoch: int, taken: int | Int64s, slots: Int64s) -> tuple[Int64s, Int64s, Int64s | int]:
         """Lane, offset within the lane's epoch and epoch of each slot; one int where all epochs are equal."""
-        self.check(epoch, taken)
         slots = np.asarray(slots, np.int64)
         if slots.size and slots.view(np.uint64).max() >= self.spec.global_batch:
             raise ConfigError(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.order.bitmap import Bitmap
+from feeder.order.bitmap import Bitmap, Bits, bits_of
 from feeder.order.lanes import Int64s, Order
 
 __all__ = ["EpochCounts", "Ledger", "SlotStatus"]
@@ -30,6 +30,8 @@ MAX_EPOCHS = 1000
 """Finished epochs that are kept one by one; the totals hold all."""
 MAX_BAD = 100
 """Bad records that are kept by name."""
+STEPS_AHEAD = 16
+"""Steps whose records are calculated at a time."""
 MAX_KINDS = 50
 """Kinds of reasons that are counted apart; the others are counted as OTHER."""
 OTHER = "other reasons"
@@ -157,9 +159,9 @@ class Ledger:
         self._order = order
         self._consumer = (consumer_index, consumer_count)
         self._slots = order.consumer_slots(consumer_index, consumer_count)
+        self._ahead: dict[tuple[int, int], tuple[bytes, Bits | None]] = {}
         self._whole = np.arange(self._slots.start, self._slots.stop)
         self._wraps = order.spec.remainder == "wrap"
-        self._pads = order.spec.remainder == "pad"
         lanes = order.consumer_lanes(consumer_index, consumer_count)
         starts = [order.lane_start(lane) for lane in range(lanes.start, lanes.stop + 1)]
         self._first = starts[0]
@@ -280,22 +282,37 @@ class Ledger:
         where it is not."""
         if epoch != self._epoch or not self._open or self._wraps or status.any():
             return False
-        asked = self._order.records(epoch, taken, self._whole)
-        if given.tobytes() != asked.tobytes() or (self._pads and asked.min() < 0):
-            return False
-        bits = self._seen.unset(asked - self._first)
-        if bits is None:
+        asked, bits = self._asked_whole(epoch, taken)
+        if given.tobytes() != asked or bits is None or self._seen.has_any(bits):
             return False
         delivered, booked = self._counts.delivered, self._booked
         try:
             self._seen.set(bits)
-            self._counts.delivered = delivered + asked.size
+            self._counts.delivered = delivered + given.size
             self._booked = booked + 1
         except BaseException:
             self._seen.reset(bits)
             self._counts.delivered, self._booked = delivered, booked
             raise
         return True
+
+    def _asked_whole(self, epoch: int, taken: int) -> tuple[bytes, Bits | None]:
+        """The records that the consumer's whole part of a step asks for, int64, and their bits; None where
+        some are padding. Of some steps ahead at a time, since that costs little more than of one."""
+        if (epoch, taken) not in self._ahead:
+            per_lane = self._order.spec.per_lane
+            steps = min(STEPS_AHEAD, self._order.steps_per_epoch - taken // per_lane)
+            records = self._order.records_of_steps(epoch, taken, self._whole, max(1, steps))
+            lowest: Int64s = np.min(records, axis=1)
+            places, masks = bits_of(records - self._first)
+            self._ahead = {
+                (epoch, taken + step * per_lane): (
+                    records[step].tobytes(),
+                    (places[step], masks[step]) if lowest[step] >= 0 else None,
+                )
+                for step in range(len(records))
+            }
+        return self._ahead[epoch, taken]
 
     def finish_epoch(self, epoch: int) -> None:
         """Closes the running epoch: what has not come by now is lost.

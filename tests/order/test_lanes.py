@@ -137,6 +137,24 @@ def test_any_slot_can_be_asked_alone_and_in_any_order() -> None:
         assert [int(fresh.records(0, 20, np.array([slot]))[0]) for slot in slots] == whole[slots].tolist()
 
 
+@given(st.sampled_from([70, 90, 40_000]), st.sampled_from(["drop", "pad", "wrap"]), st.data())
+def test_steps_at_a_time_are_those_one_by_one(
+    records: int, remainder: Remainder, data: st.DataObject
+) -> None:
+    order = Order(StreamSpec("d", 12, 4, remainder=remainder), records)
+    last = 10**6 if remainder == "wrap" else order.steps_per_epoch - 1
+    first = data.draw(st.integers(0, last))
+    steps = data.draw(st.integers(1, min(20, last - first + 1)))
+    epoch = 0 if remainder == "wrap" else data.draw(st.integers(0, 3))
+    slots = np.array(data.draw(st.lists(st.integers(0, 11), min_size=1)))
+    found = order.records_of_steps(epoch, 3 * first, slots, steps)
+    for number, records_of_step in enumerate(found, first):
+        assert records_of_step.tolist() == order.records(epoch, 3 * number, slots).tolist()
+    if remainder != "wrap":
+        with pytest.raises(ConfigError, match="an epoch takes"):
+            order.records_of_steps(epoch, 3 * first, slots, last - first + 2)
+
+
 def test_each_epoch_has_an_order_of_its_own_within_the_same_lanes() -> None:
     order = make(4_000, 8, 8, "pad")
     first, second = (np.array(epoch_of(order, epoch)).reshape(-1, 8) for epoch in (0, 1))
