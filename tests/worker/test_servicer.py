@@ -202,7 +202,7 @@ def test_fail_and_mask(channel: grpc.Channel, open_feed: Make) -> None:
 @pytest.mark.parametrize(
     ("slots", "epoch", "taken", "message"),
     [
-        ([], 0, 0, "between 1 and 32 slots"),
+        ([], 0, 0, "between 1 and 64 slots"),
         ([3, 2], 0, 0, "must ascend"),
         ([2, 2], 0, 0, "must ascend"),
         ([8], 0, 0, "slots"),
@@ -300,10 +300,10 @@ def test_conversations_out_of_turn_end(channel: grpc.Channel, open_feed: Make, o
 
 def test_a_request_with_far_too_many_slots_ends_the_stream(channel: grpc.Channel, open_feed: Make) -> None:
     feed = opened(open_feed(channel))
-    feed.send(ChunkRequest(1, 0, 0, tuple(range(33))))
+    feed.send(ChunkRequest(1, 0, 0, tuple(range(65))))
     code, text = status_of(feed)
     assert code is grpc.StatusCode.UNIMPLEMENTED
-    assert "33 slots" in text
+    assert "65 slots" in text
 
 
 def test_a_message_beyond_the_limit_ends_the_stream(channel: grpc.Channel, open_feed: Make) -> None:
