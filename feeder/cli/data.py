@@ -188,6 +188,12 @@ def _pack(args: argparse.Namespace) -> int:
         print(printable(f"skipped {file}: {reason}"), file=sys.stderr)
     held = f" and {result.holdout} held out" if result.holdout else ""
     skipped = f", {count(len(result.skipped), 'file')} skipped" if result.skipped else ""
+    if args.holdout and not result.holdout:
+        print(
+            f"feeder: warning: --holdout {args.holdout:g} held nothing out: no class has so many images that "
+            "one is its share and another stays",
+            file=sys.stderr,
+        )
     print(
         f"{args.dst}: {count(result.records, 'image')}{held} "
         f"of {count(len(result.classes), 'class', 'classes')} "

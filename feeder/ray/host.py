@@ -30,6 +30,11 @@ READY = "feeder worker listening on "
 
 ERROR = "feeder: error: "
 
+TAKEN = "another process listens on port"
+"""What it says where another took its port after this process had looked: they started at once."""
+
+LISTEN_TRIES = 5
+
 DESCRIBE_TIMEOUT_S = 2.0
 
 STOP_MARGIN_S = 20.0
@@ -98,19 +103,25 @@ class Host:
             self._process.wait()
 
     def _keep(self) -> None:
+        ended = ""
         try:
-            self._run()
+            for _ in range(LISTEN_TRIES):
+                ended = self._run()
+                if self._address or TAKEN not in ended:
+                    break
         except OSError as error:
-            self._ended = f"cannot be started: {error}"
+            ended = f"cannot be started: {error}"
+        self._ended = ended
 
-    def _run(self) -> None:
+    def _run(self) -> str:
+        """One worker from start to end; returns why it ended."""
         deployment = self._deployment
         environment = {**os.environ, **deployment.environment, "FEEDER_LISTEN": str(_free(deployment.listen))}
         if deployment.http is not None:
             environment["FEEDER_HTTP"] = str(_free(deployment.http))
         with self._lock:
             if self._stopping:
-                return
+                return ""
             self._process = process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "feeder.child", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -134,7 +145,7 @@ class Host:
                 self._address = str(address)
             else:
                 self._tail.append(line.strip())
-        self._ended = f"{_manner(process.wait())}: {self._reason()}"
+        return f"{_manner(process.wait())}: {self._reason()}"
 
     def _public(self, address: Address) -> Address:
         """Where others reach what listens here."""

@@ -149,6 +149,24 @@ def test_synth_makes_what_pack_takes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "4 images and 2 held out of 2 classes in 2 shards" in capsys.readouterr().out
 
 
+def test_who_holds_nothing_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["synth", str(tmp_path / "photos"), "--images", "2", "--classes", "2"]) == 0
+    capsys.readouterr()
+    arguments = [
+        "pack",
+        str(tmp_path / "photos"),
+        str(tmp_path / "shards"),
+        "--shards",
+        "1",
+        "--holdout",
+        "0.5",
+    ]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "2 images of 2 classes in 1 shard" in out
+    assert err.startswith("feeder: warning: --holdout 0.5 held nothing out")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
