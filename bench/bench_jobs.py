@@ -1,8 +1,9 @@
 """Two jobs at once on one worker, beside one: of one spec, whose chunks are made once, and of two.
 
 Each job is a process that takes batches as fast as they come, on the worker's cores, through shared memory
-and over TCP. Rounds as in `bench_service`; those of two jobs begin together, and end when the later one ends.
-What counts is what all jobs of a round get; each job gets half of it where there are two.
+and over TCP. Every round opens new streams and throws their first batches away: what was made ahead is not
+timed. Those of two jobs begin together, and end when the later one ends. What counts is what all jobs of a
+round get; each job gets half of it where there are two.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness, tables
-from bench.bench_service import BATCH, WARM_UP_BATCHES, Job, _feeder, _load, _shards, _worker
 from bench.contestant import Contestant, Process, cpu_seconds, settle
+from bench.service import BATCH, WARM_UP_BATCHES, Job, client, load, pack_and_index, worker
 
 __all__ = ["run"]
 
@@ -72,17 +73,17 @@ def run(
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        job = Job(place, _shards(folder, shards, place), size, threads or len(cores), batches, cores)
-        worker, target = _worker(job, "use", stack)
+        job = Job(place, pack_and_index(folder, shards, place), size, threads or len(cores), batches, cores)
+        process, target = worker(job, "use", stack)
         parties = {}
         for transport, way in TRANSPORTS.items():
             tables.progress(f"starting jobs, {way}")
             first, second, other = (
-                _feeder(name, job, worker, target, transport, stack).consumer for name in ("a", "b", "c")
+                client(name, job, process, target, transport, stack).consumer for name in ("a", "b", "c")
             )
-            _load(other, job, target, transport=transport, seed=1)
+            load(other, job, target, transport=transport, seed=1)
             for name, consumers in {ONE: (first,), SAME: (first, second), OTHER: (first, other)}.items():
-                parties[f"{name}, {way}"] = Jobs(consumers, worker)
+                parties[f"{name}, {way}"] = Jobs(consumers, process)
         results = harness.interleave(
             {name: functools.partial(party.round, batches) for name, party in parties.items()},
             rounds,

@@ -3,49 +3,38 @@ all cores that may be used.
 
 Beside it the same chunks made inside the consumer's process, which no service can beat: without seek
 points, with those that a first epoch leaves, and with all images in a cache; and tf.data service on the same
-shards. All batches are 64 images, uint8, in the consumer's memory. Every round opens a new stream and throws
-its first batches away: what was made ahead is not timed, and nobody works while others are measured.
+shards. All batches are 64 images, uint8, in the consumer's memory. All stream without end, but one at a time:
+each is let go on for a fraction of a second in each round, while the others are frozen as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bench import harness, tables
-from bench.contestant import (
-    Contestant,
-    ContestantFailed,
-    Process,
-    cpu_seconds,
-    exit_code,
-    rival,
-    settle,
-)
-from bench.inputs import jpeg_files
+from bench import harness, service, tables
+from bench.contestant import Contestant, ContestantFailed, exit_code
+from bench.service import BATCH, TFDATA, Job, Party, ServiceRound
 
 __all__ = ["run"]
 
-BATCH = 64
-WARM_UP_BATCHES = 12
-"""Thrown away at the start of each round: more than the consumer (4) and the server (4) hold ready, so that
-the timed batches are made while the clock runs."""
+SLICE_WARM_UP_BATCHES = 4
+"""Not timed at the start of each slice, while the processor's caches fill."""
 
-SHARDS = 8
-INDEXES = "indexes"
-WORKER_READY_S = 60.0
-READY_LINE = "feeder worker listening on "
+CACHED_BATCHES = 8
+"""Times as many where all is cached, so that slices last about alike."""
+
+ROUNDS_A_LIFE = 6
+"""After as many all processes start anew: where its memory lies makes one some per cent faster or slower than
+its like, for as long as it lives."""
 
 FEEDER, SAME_HOST, IN_PROCESS = "feeder", "feeder, same host", "feeder in-process"
 SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS = (
@@ -54,73 +43,11 @@ SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS = (
 CACHED_FEEDER, CACHED_SAME_HOST, CACHED_IN_PROCESS = (
     f"{name} (cached)" for name in (FEEDER, SAME_HOST, IN_PROCESS)
 )
-TFDATA = "tf.data service"
-
-CACHED_BATCHES = 8
-"""Times as many are timed where all is cached, so that rounds last about alike."""
-
-CACHE_PER_BYTE = 16
-"""Budget of the cache, in bytes for each of a shard: planes take about five times the room of their files."""
-
-KEEP_IMAGES = 8
-"""Decoded to planes in one call."""
+CACHED = (CACHED_FEEDER, CACHED_SAME_HOST, CACHED_IN_PROCESS)
 
 MOST_BRIGHTNESS_APART = 25.0
 """Levels between the means of two batches. tf.data service draws other windows of other records, so that only
 a wrong scale or an empty batch can be told."""
-
-
-@dataclass(frozen=True)
-class ServiceRound(harness.Round):
-    """A round with the consumer's part of the CPU time, and the bytes of pixels that its client copied; None:
-    not known."""
-
-    consumer_cpu_seconds: float
-    copied_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all contestants are given; see `run`."""
-
-    place: Path
-    shards: list[str]
-    size: int
-    threads: int
-    batches: int
-    cores: list[int]
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A cache that holds all images, in shared memory where there is room."""
-
-    folder: Path
-    budget: int
-
-
-class Party:
-    """A consumer, whose rounds are timed, and the processes that work for it."""
-
-    def __init__(self, consumer: Contestant, servers: Sequence[Process] = ()) -> None:
-        self.consumer = consumer
-        self._pids = [consumer.pid, *(server.pid for server in servers)]
-
-    def round(self, batches: int) -> ServiceRound:
-        """Runs one and waits until all processes rest again."""
-        before = [cpu_seconds(pid) for pid in self._pids]
-        reply = self.consumer.ask("round", warm_up=WARM_UP_BATCHES, batches=batches)
-        settle(self._pids)
-        spent = [cpu_seconds(pid) - start for pid, start in zip(self._pids, before, strict=True)]
-        # CPU time is known of the whole round only; the share of the timed batches is taken by their number.
-        share = batches / (batches + WARM_UP_BATCHES)
-        return ServiceRound(
-            seconds=reply["seconds"],
-            cpu_seconds=share * sum(spent),
-            images=reply["images"],
-            consumer_cpu_seconds=share * spent[0],
-            copied_bytes=reply.get("copied_bytes"),
-        )
 
 
 def run(
@@ -129,8 +56,8 @@ def run(
     shards: str | None,
     rivals: bool = False,
     as_json: bool = False,
-    rounds: int = 7,
-    batches: int = 40,
+    rounds: int = 36,
+    batches: int = 12,
     size: int = 224,
     threads: int | None = None,
 ) -> int:
@@ -142,54 +69,57 @@ def run(
         rivals: whether to run tf.data service too.
         as_json: print rows instead of the table.
         rounds: how many are kept.
-        batches: timed in each round.
+        batches: timed in each slice.
         size: output height and width in pixels.
         threads: decode threads of worker and rivals; None is one for each core.
 
     Returns:
         0, or 1 where a contestant failed; one that is not installed did not fail.
+
+    Raises:
+        ContestantFailed: one of feeder's failed, or another after the first rounds.
     """
     cores = sorted(os.sched_getaffinity(0))
     left_out: dict[str, ContestantFailed] = {}
+    results: dict[str, list[ServiceRound]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        paths = _shards(folder, shards, place)
+        paths = service.pack_and_index(folder, shards, place)
         job = Job(place, paths, size, threads or len(cores), batches, cores)
-        tables.progress("checking feeder")
-        parties = {}
-        groups: list[tuple[tuple[str, str, str], str, Filled | None]] = [
-            ((FEEDER, SAME_HOST, IN_PROCESS), "off", None),
-            ((SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS), "use", None),
-        ]
-        cached = (CACHED_FEEDER, CACHED_SAME_HOST, CACHED_IN_PROCESS)
+        cache = None
         try:
-            groups.append((cached, "off", _filled(job, stack)))
+            cache = service.filled(job, stack)
         except ContestantFailed as error:
-            left_out.update(dict.fromkeys(cached, error))
-        for (over_tcp, same_host, in_process), seek, cache in groups:
-            server, target = _worker(job, seek, stack, cache)
-            parties[over_tcp] = _feeder(over_tcp, job, server, target, "grpc", stack)
-            parties[same_host] = _feeder(same_host, job, server, target, "shm", stack)
-            parties[in_process] = _in_process(in_process, job, seek, cache, stack)
-        brightness = _check_feeder(*(party.consumer for party in parties.values()), size=size)
-        if rivals:
-            tables.progress(f"checking {TFDATA}")
-            try:
-                party = _tfdata(job, stack)
-                _check_rival(party.consumer, brightness, size)
-            except ContestantFailed as error:
-                left_out[TFDATA] = error
-            else:
-                parties[TFDATA] = party
-        results = harness.interleave(
-            {
-                name: functools.partial(party.round, batches * (CACHED_BATCHES if name in cached else 1))
-                for name, party in parties.items()
-            },
-            rounds,
-            progress=tables.round_progress(rounds),
-        )
-        facts = {name: party.consumer.facts for name, party in parties.items()}
+            left_out.update(dict.fromkeys(CACHED, error))
+        for done in range(0, rounds, ROUNDS_A_LIFE):
+            with contextlib.ExitStack() as life:
+                parties = _feeders(job, cache, life)
+                brightness = _check_feeder(*(party.consumer for party in parties.values()), size=size)
+                if rivals and TFDATA not in left_out:
+                    tables.progress(f"checking {TFDATA}")
+                    try:
+                        party = service.tfdata(job, life)
+                        _check_rival(party.consumer, brightness, size)
+                    except ContestantFailed as error:
+                        if done:
+                            raise
+                        left_out[TFDATA] = error
+                    else:
+                        parties[TFDATA] = party
+                for party in parties.values():
+                    party.freeze()
+                kept = harness.interleave(
+                    {
+                        name: functools.partial(_slice, name, party, batches)
+                        for name, party in parties.items()
+                    },
+                    min(ROUNDS_A_LIFE, rounds - done),
+                    progress=tables.round_progress(rounds, done),
+                )
+            for name, some in kept.items():
+                results.setdefault(name, []).extend(some)
+                facts[name] = parties[name].consumer.facts
         shard_bytes = sum(map(os.path.getsize, job.shards))
     tables.progress("")
 
@@ -276,140 +206,33 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _copied(rounds: Sequence[ServiceRound]) -> dict[str, int]:
-    """Bytes of pixels that the client copied for an image, where it says so; warm-up included in both."""
-    if any(one.copied_bytes is None for one in rounds):
-        return {}
-    images = sum(one.images + WARM_UP_BATCHES * BATCH for one in rounds)
-    return {"copied_bytes_per_image": round(sum(one.copied_bytes or 0 for one in rounds) / images)}
-
-
-def _shards(folder: Path | None, pattern: str | None, place: Path) -> list[str]:
-    """Paths of the shards; those made of a folder lie in `place`, as do indexes and seek points of all."""
-    from feeder.cli.learn import learn
-    from feeder.records import Dataset
-
-    if pattern is None:
-        from feeder.records.pack import pack
-
-        assert folder is not None
-        jpeg_files(folder)  # says it in this command's words if there is none
-        pattern = str(place / "shards")
-        tables.progress("packing")
-        pack(folder, Path(pattern), shards=SHARDS, seed=0)
-    with Dataset.open("bench", [pattern], index_dir=place / INDEXES, seek="learn") as dataset:
-        tables.progress("learning seek points")
-        learn(dataset)
-        return [os.path.realpath(str(shard.path)) for shard in dataset.shards]
-
-
-def _flags(job: Job, variant: str) -> list[str]:
-    return ["--cores", ",".join(map(str, job.cores)), "--variant", variant]
-
-
-def _load(
-    consumer: Contestant,
-    job: Job,
-    target: str,
-    *,
-    seek: str = "off",
-    transport: str = "grpc",
-    cache: Filled | None = None,
-    seed: int = 0,
-) -> None:
-    consumer.load(
-        shards=job.shards,
-        indexes=str(job.place / INDEXES),
-        seek=seek,
-        size=job.size,
-        batch=BATCH,
-        threads=job.threads,
-        target=target,
-        transport=transport,
-        cache=None if cache is None else (str(cache.folder), cache.budget),
-        seed=seed,
-    )
-
-
-def _filled(job: Job, stack: contextlib.ExitStack) -> Filled:
-    """A cache with the planes of all records, gone with the stack.
-
-    Raises:
-        ContestantFailed: an image cannot be kept.
-    """
-    from feeder.batch import warm
-    from feeder.cache import Cache, Folder
-    from feeder.decode import open_decoder, pixel_fingerprint
-    from feeder.records import Dataset
-
-    budget = CACHE_PER_BYTE * sum(map(os.path.getsize, job.shards)) + (64 << 20)
-    memory = os.statvfs("/dev/shm")
-    place = "/dev/shm" if memory.f_bavail * memory.f_frsize > 2 * budget else job.place
-    folder = (
-        Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix=f"feeder-bench-{os.getpid()}-", dir=place))
-        )
-        / "cache"
-    )
-    tables.progress("filling the cache")
-    decoder = open_decoder(job.threads, "native")
-    stack.callback(decoder.close)
-    with Dataset.open("bench", job.shards, index_dir=job.place / INDEXES) as dataset:
-        cache = Cache(Folder(folder), budget, pixel_fingerprint(decoder), {dataset.name: dataset})
-        try:
-            shelf, kept = cache.shelf(dataset.name), 0
-            offers = warm(dataset, decoder, shelf)
-            while some := list(itertools.islice(offers, KEEP_IMAGES)):
-                scales = np.array([offer.reduction for offer in some], np.uint8)
-                planes = decoder.keep([offer.image for offer in some], scales)
-                for offer, one in zip(some, planes, strict=True):
-                    kept += one is not None and cache.add(
-                        shelf, offer.record, offer.reduction, offer.size, one
-                    )
-            if kept < len(dataset):
-                raise ContestantFailed(f"{kept} of {len(dataset)} images can be kept in a cache")
-        finally:
-            cache.close()
-    return Filled(folder, budget)
-
-
-def _worker(
-    job: Job, seek: str, stack: contextlib.ExitStack, cache: Filled | None = None
-) -> tuple[Process, str]:
-    """A worker process, which ends with this one, and its address."""
-    command = [sys.executable, "-P", "-m", "feeder.child", str(os.getpid()), "--listen", "127.0.0.1:0"]
-    command += ["--threads", str(job.threads), "--index-dir", str(job.place / INDEXES), "--seek", seek]
-    command += ["--arena-dir", str(job.place / "sockets")]
+def _feeders(job: Job, cache: service.Filled | None, stack: contextlib.ExitStack) -> dict[str, Party]:
+    """All that need no other library; each client has a worker of its own, which is frozen with it."""
+    groups: list[tuple[tuple[str, str, str], str, service.Filled | None]] = [
+        ((FEEDER, SAME_HOST, IN_PROCESS), "off", None),
+        ((SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS), "use", None),
+    ]
     if cache is not None:
-        command += ["--cache-dir", str(cache.folder), "--cache-bytes", str(cache.budget)]
-    command += [f"--dataset=bench={shard}" for shard in job.shards]
-    worker = stack.enter_context(Process("feeder worker", command))
-    stack.callback(worker.terminate)
-    return worker, worker.read_line("start", WORKER_READY_S).decode().removeprefix(READY_LINE)
+        groups.append((CACHED, "off", cache))
+    tables.progress("checking feeder")
+    parties = {}
+    for (over_tcp, same_host, in_process), seek, filled in groups:
+        for name, transport in ((over_tcp, "grpc"), (same_host, "shm")):
+            worker, target = service.worker(job, seek, stack, filled)
+            parties[name] = service.client(name, job, worker, target, transport, stack)
+        parties[in_process] = service.in_process(in_process, job, seek, filled, stack)
+    return parties
 
 
-def _feeder(
-    name: str, job: Job, worker: Process, target: str, transport: str, stack: contextlib.ExitStack
-) -> Party:
-    consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "client")))
-    _load(consumer, job, target, transport=transport)
-    return Party(consumer, [worker])
+def _slice(name: str, party: Party, batches: int) -> ServiceRound:
+    times = CACHED_BATCHES if name in CACHED else 1
+    return party.slice(times * SLICE_WARM_UP_BATCHES, times * batches)
 
 
-def _in_process(name: str, job: Job, seek: str, cache: Filled | None, stack: contextlib.ExitStack) -> Party:
-    consumer = stack.enter_context(rival(name, None, "service_feeder.py", *_flags(job, "in-process")))
-    _load(consumer, job, "", seek=seek, cache=cache)
-    return Party(consumer)
-
-
-def _tfdata(job: Job, stack: contextlib.ExitStack) -> Party:
-    server, consumer = (
-        stack.enter_context(rival(TFDATA, "tfdata", "service_tfdata.py", *_flags(job, variant)))
-        for variant in ("server", "consumer")
-    )
-    server.load()
-    _load(consumer, job, server.facts["target"])
-    return Party(consumer, [server])
+def _copied(rounds: Sequence[ServiceRound]) -> dict[str, int]:
+    """Bytes of pixels that the client copied for an image, where it says so."""
+    copied = [one.copied_bytes for one in rounds if one.copied_bytes is not None]
+    return {"copied_bytes_per_image": round(sum(copied) / len(copied))} if copied else {}
 
 
 def _first_batch(consumer: Contestant, size: int) -> tuple[npt.NDArray[np.uint8], list[int]]:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from bench import harness, tables
-from bench.bench_service import BATCH, Party, ServiceRound
 from bench.contestant import ContestantFailed, exit_code, rival
+from bench.service import BATCH, Party, ServiceRound
 
 __all__ = ["run"]
 

@@ -6,9 +6,11 @@ The other side is bench/rivals/protocol.py.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,12 +148,22 @@ class Process:
         line, _, self._read = self._read.partition(b"\n")
         return line
 
+    def freeze(self) -> None:
+        """Stops it as it is, until `thaw`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def terminate(self) -> None:
         """Asks it to end."""
         self._process.terminate()
 
     def close(self) -> None:
-        """Closes its stdin, at which contestants end; kills it when it has not ended within 10 s."""
+        """Closes its stdin, at which contestants end, frozen or not; kills it when it has not ended within
+        10 s."""
+        self.thaw()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -198,10 +210,16 @@ class Contestant(Process):
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all of its threads, in seconds, 10 ms fine."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # proc(5): utime and stime are fields 14 and 15, counted from 1; two of them stand before the ")".
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system time of a process with all of its threads, ended ones too, in seconds.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    clock = ctypes.c_int()
+    # /proc has it in ticks of 10 ms, too coarse for a slice of a second.
+    if error := ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        raise ProcessLookupError(error, f"process {pid}: {os.strerror(error)}")
+    return time.clock_gettime(clock.value)
 
 
 def settle(pids: Sequence[int], *, quiet_s: float = 0.1, deadline_s: float = 10.0) -> None:
@@ -214,7 +232,7 @@ def settle(pids: Sequence[int], *, quiet_s: float = 0.1, deadline_s: float = 10.
     while True:
         before = sum(map(cpu_seconds, pids))
         time.sleep(quiet_s)
-        # One clock tick in the interval is housekeeping.
+        # A tenth of the interval is housekeeping.
         if sum(map(cpu_seconds, pids)) - before <= 0.1 * quiet_s:
             return
         if time.monotonic() > end:

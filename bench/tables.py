@@ -242,9 +242,9 @@ def progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def round_progress(rounds: int) -> Callable[[int, str], None]:
-    """Tells in which of some rounds who runs; for harness.interleave."""
-    return lambda number, name: progress(f"round {number + 1} of {rounds}: {name}")
+def round_progress(rounds: int, done: int = 0) -> Callable[[int, str], None]:
+    """Tells in which of some rounds who runs, after those that are `done`; for harness.interleave."""
+    return lambda number, name: progress(f"round {done + number + 1} of {rounds}: {name}")
 
 
 def by_speed(rows: Sequence[Row]) -> list[Row]:

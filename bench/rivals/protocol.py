@@ -5,6 +5,7 @@ on nothing but the standard library and NumPy.
 
     {"cmd": "load", ...}                 -> {"ok": true, "versions": {...}, ...}     fields as the bench needs
     {"cmd": "round", ...}                -> {"ok": true, "seconds": s, "images": n, ...}
+    {"cmd": "slice", ...}                -> the same, of a stream that goes on from slice to slice
     {"cmd": "outputs", "path": "x.npy"}  -> {"ok": true}       uint8 [n, H, W, 3] written there, to be checked
     end of file                          -> the process ends
     anything that fails                  -> {"ok": false, "error": "one line"}
@@ -15,8 +16,10 @@ A contestant is pinned to its cores before it imports its library, so that every
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -29,6 +32,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+_PR_SET_PDEATHSIG = 1
+"""man 2 PR_SET_PDEATHSIG."""
 
 READY_BATCHES = 4
 """That a consumer of the wire bench has asked for or ready, as feeder's client by default."""
@@ -60,13 +66,16 @@ def counted(connections: int) -> str:
 
 
 def arguments(description: str, variants: tuple[str, ...] = ()) -> argparse.Namespace:
-    """Parses the flags of a contestant and pins the process; call it before importing what is measured."""
+    """Parses the flags of a contestant, pins the process and ties it to the bench that started it; call it
+    before importing what is measured."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--cores", required=True, help="CPU numbers to run on, as 0,1")
     if variants:
         parser.add_argument("--variant", choices=variants, required=True)
     args = parser.parse_args()
     os.sched_setaffinity(0, {int(core) for core in args.cores.split(",")})
+    # One that is frozen would not see its stdin's end if the bench were killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return args
 
 

@@ -6,10 +6,11 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from protocol import arguments, serve, versions
@@ -32,11 +33,40 @@ DATASET = "bench"
 SPEC: dict[str, Any] = {"sampler": "inception"}
 
 
-class _Source(ABC):
-    """Rounds over batches that a subclass makes."""
+@dataclass
+class _Stream:
+    """Endless (images, labels), how many bytes of pixels the client has copied for them so far, and of those
+    how many were told."""
 
-    copied_bytes = 0
-    """Of pixels, by the client, in the last round."""
+    batches: Iterator[tuple[np.ndarray, np.ndarray]]
+    copied_bytes: Callable[[], int]
+    told: int = 0
+
+    def take(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`warm_up` batches that are not timed, then `batches` that are."""
+        images = 0
+        for _ in range(request["warm_up"]):
+            next(self.batches)
+        started = time.perf_counter()
+        for _ in range(request["batches"]):
+            images += len(next(self.batches)[0])
+        seconds = time.perf_counter() - started
+        copied, self.told = self.copied_bytes() - self.told, self.copied_bytes()
+        return {"seconds": seconds, "images": images, "copied_bytes": copied}
+
+
+class _Source(ABC):
+    """Rounds and slices over batches that a subclass makes."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._running: _Stream | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
     @abstractmethod
     def note(self) -> str:
@@ -58,25 +88,24 @@ class _Source(ABC):
         """The name of the decoder that makes the batches."""
 
     @abstractmethod
-    def batches(self) -> Any:
-        """A context manager around an endless iterator of (images, labels)."""
+    def stream(self) -> contextlib.AbstractContextManager[_Stream]:
+        """A new one, from the first batch on."""
 
     def round(self, request: dict[str, Any]) -> dict[str, Any]:
         """A new stream: `warm_up` batches that are not timed, then `batches` that are."""
-        images = 0
-        with self.batches() as batches:
-            for _ in range(request["warm_up"]):
-                next(batches)
-            started = time.perf_counter()
-            for _ in range(request["batches"]):
-                images += len(next(batches)[0])
-            seconds = time.perf_counter() - started
-        return {"seconds": seconds, "images": images, "copied_bytes": self.copied_bytes}
+        with self.stream() as stream:
+            return stream.take(request)
+
+    def slice(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The same of the stream that the first slice opened."""
+        if self._running is None:
+            self._running = self._stack.enter_context(self.stream())
+        return self._running.take(request)
 
     def outputs(self, request: dict[str, Any]) -> dict[str, Any]:
         """The first batch; the reply holds its labels."""
-        with self.batches() as batches:
-            images, labels = next(batches)
+        with self.stream() as stream:
+            images, labels = next(stream.batches)
             np.save(request["path"], images)
         return {"labels": labels.tolist()}
 
@@ -98,8 +127,8 @@ class Client(_Source):
             return worker.decoder
 
     @contextlib.contextmanager
-    def batches(self) -> Iterator[Any]:
-        """A new stream, closed in the end."""
+    def stream(self) -> Iterator[_Stream]:
+        """Of the service."""
         import feeder
 
         with (
@@ -113,8 +142,8 @@ class Client(_Source):
                 **SPEC,
             ) as stream,
         ):
-            yield ((batch.images, batch.labels) for batch in stream)
-            self.copied_bytes = stream.stats().copied_bytes
+            batches = ((batch.images, batch.labels) for batch in stream)
+            yield _Stream(batches, lambda: stream.stats().copied_bytes)
 
 
 class InProcess(_Source):
@@ -134,8 +163,8 @@ class InProcess(_Source):
         return decoder.name
 
     @contextlib.contextmanager
-    def batches(self) -> Iterator[Any]:
-        """Threads and decoder live as long as the stream."""
+    def stream(self) -> Iterator[_Stream]:
+        """Threads and decoder live as long as it."""
         from feeder.batch import ChunkMaker
         from feeder.decode import open_decoder
         from feeder.order import default_lanes
@@ -160,7 +189,7 @@ class InProcess(_Source):
                 )
                 steps = self._steps(ChunkMaker(dataset, decoder, spec, shelf), pool)
                 with contextlib.closing(steps):  # ends the pool's work before the cache goes
-                    yield steps
+                    yield _Stream(steps, lambda: 0)
         finally:
             decoder.close()
 
@@ -219,4 +248,5 @@ class InProcess(_Source):
 
 
 if __name__ == "__main__":
-    serve(Client() if arguments(__doc__ or "", VARIANTS).variant == "client" else InProcess())
+    with Client() if arguments(__doc__ or "", VARIANTS).variant == "client" else InProcess() as source:
+        serve(source)

@@ -76,6 +76,7 @@ class Consumer:
                 tf.data.experimental.service.ShardingPolicy.OFF, request["target"], compression=None
             )
         ).prefetch(READY_BATCHES)
+        self.running = None
         return {
             "note": "dispatcher and worker in one process, fused decode, resize bilinear, no compression",
             "antialias": False,
@@ -83,10 +84,12 @@ class Consumer:
             "versions": versions("tensorflow-cpu", "numpy"),
         }
 
-    def round(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A new job: `warm_up` batches that are not timed, then `batches` that are."""
-        batches = iter(self.dataset)
-        images = 0
+    def slice(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Of the job that the first slice began: `warm_up` batches that are not timed, then `batches` that
+        are."""
+        if self.running is None:
+            self.running = iter(self.dataset)
+        batches, images = self.running, 0
         for _ in range(request["warm_up"]):
             next(batches)
         started = time.perf_counter()
