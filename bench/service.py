@@ -41,12 +41,15 @@ WARM_UP_BATCHES = 12
 the timed batches are made while the clock runs."""
 
 SHARDS = 8
+LEAST_RECORDS = 2400
+"""A folder of fewer files is packed over and over: an epoch of a few steps would measure how epochs begin."""
+
 INDEXES = "indexes"
 WORKER_READY_S = 60.0
 READY_LINE = "feeder worker listening on "
 TFDATA = "tf.data service"
 
-CACHE_PER_BYTE = 16
+CACHE_PER_BYTE = 12
 """Budget of the cache, in bytes for each of a shard: planes take about five times the room of their files."""
 
 KEEP_IMAGES = 8
@@ -139,14 +142,24 @@ def pack_and_index(folder: Path | None, pattern: str | None, place: Path) -> lis
         from feeder.records.pack import pack
 
         assert folder is not None
-        jpeg_files(folder)  # says it in this command's words if there is none
         pattern = str(place / "shards")
         tables.progress("packing")
-        pack(folder, Path(pattern), shards=SHARDS, seed=0)
+        pack(_repeated(folder, place / "files"), Path(pattern), shards=SHARDS, seed=0)
     with Dataset.open("bench", [pattern], index_dir=place / INDEXES, seek="learn") as dataset:
         tables.progress("learning seek points")
         learn(dataset)
         return [os.path.realpath(str(shard.path)) for shard in dataset.shards]
+
+
+def _repeated(folder: Path, links: Path) -> Path:
+    """A folder of links to all files of a folder, to each so often that there are LEAST_RECORDS."""
+    files = jpeg_files(folder)
+    for path in files:
+        below = links / path.relative_to(folder)
+        below.parent.mkdir(parents=True, exist_ok=True)
+        for number in range(-(-LEAST_RECORDS // len(files))):
+            below.with_stem(f"{below.stem}-{number}").symlink_to(path.resolve())
+    return links
 
 
 def _flags(job: Job, variant: str) -> list[str]:
