@@ -160,7 +160,8 @@ class Engine:
                     now, step = time.monotonic(), self._session.ready
                     if step is None or step.number < number:
                         self._move(number, now)
-                    if not self._closed and self._session.ready is not None:
+                        step = self._session.ready
+                    if not self._closed and step is not None:
                         return self._ready(number)
                     if not self._closed and self._session.ended:
                         return None
@@ -455,7 +456,8 @@ class Engine:
     def _delivered(self, name: str, chunk: Chunk, now: float) -> bool:
         """Returns whether the consumer is to be woken, which only waits for the lock where that is held."""
         self._session.delivered(name, chunk.id, now)
-        self._send(now)
+        if self._session.queued:
+            self._send(now)
         return self._session.ready is not None
 
     def _wake(self) -> None:
@@ -465,9 +467,8 @@ class Engine:
     def _move(self, number: int, now: float) -> None:
         """Drops what comes before a batch, and asks for what there is room for then."""
         self.sound = False
-        while (step := self._session.ready) is not None and step.number < number:
+        while (step := self._session.take(number)) is not None:
             self.making.drop(step.number)
-            self._session.take()
         self._send(now)
         self.sound = True
 

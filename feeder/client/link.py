@@ -222,9 +222,9 @@ class Link:
 
     def _encoded(self, request: ChunkRequest) -> bytes:
         if request.destination is None:
-            request = replace(request, compression=self._chooser.choose())
+            request = request._replace(compression=self._chooser.choose())
         if self._spans is not None:
-            request = replace(request, trace=self._spans.asked(request))
+            request = request._replace(trace=self._spans.asked(request))
         return encode_request(request)
 
     def _run(self) -> None:

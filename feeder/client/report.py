@@ -81,7 +81,7 @@ class Pace:
             return
         self._steps = number + 1
         self._images += len(status)
-        if status.any():  # rare: not all are their own
+        if any(status.tobytes()):  # rare: not all are their own
             self._masked += int(np.count_nonzero(status > SlotStatus.SUBSTITUTE))
             self._substituted += int(np.count_nonzero(status == SlotStatus.SUBSTITUTE))
 

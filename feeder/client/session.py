@@ -97,7 +97,7 @@ class Session:
         self._members: set[str] = set()
         #: Pieces of each open step, oldest step first.
         self._open: dict[Step, list[Piece]] = {}
-        #: Pieces of each open step that are not written yet.
+        #: How many pieces of each open step are not written yet, oldest step first.
         self._missing: dict[Step, int] = {}
         self._failures: dict[Step, FeederError] = {}
         self._delayed: list[Piece] = []
@@ -181,11 +181,13 @@ class Session:
         if piece is not None and not piece.written:
             self._refused(worker, piece, error, now, final=final)
 
-    def take(self) -> Step | None:
-        """The oldest step, if it is complete; the window then moves on."""
+    def take(self, number: int | None = None) -> Step | None:
+        """The oldest step, if it is complete, and none that comes behind step `number` - 1; the window then
+        moves on."""
         step = self.ready
-        if step is not None:
-            del self._open[step], self._missing[step]
+        if step is None or (number is not None and step.number >= number):
+            return None
+        del self._open[step], self._missing[step]
         return step
 
     def poll(self, now: float) -> list[Request]:
@@ -224,8 +226,9 @@ class Session:
     @property
     def ready(self) -> Step | None:
         """The oldest step, if it is complete."""
-        step = next(iter(self._open), None)
-        return None if step is None or self._missing[step] or step in self._failures else step
+        for step, missing in self._missing.items():
+            return None if missing or step in self._failures else step
+        return None
 
     @property
     def complete(self) -> int:
@@ -247,6 +250,11 @@ class Session:
     def live(self) -> list[str]:
         """Workers that take requests, sorted."""
         return sorted(name for name, worker in self._workers.items() if worker.state == "live")
+
+    @property
+    def queued(self) -> bool:
+        """Whether a worker that answers may be asked for more at once; else only a poll tells."""
+        return len(self._workers) > 1 or any(worker.queue for worker in self._workers.values())
 
     def wake_s(self, now: float) -> float | None:
         """When, after a poll at `now`, another has something to do although nothing happened; None: never."""

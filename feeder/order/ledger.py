@@ -280,7 +280,7 @@ class Ledger:
         """Books the consumer's whole part of a step where all is as it nearly always is: a step of the
         running epoch, with its own records, none of which has come before. Returns False, and does nothing,
         where it is not."""
-        if epoch != self._epoch or not self._open or self._wraps or status.any():
+        if epoch != self._epoch or not self._open or self._wraps or any(status.tobytes()):
             return False
         asked, bits = self._asked_whole(epoch, taken)
         if given.tobytes() != asked or bits is None or self._seen.has_any(bits):
@@ -304,13 +304,12 @@ class Ledger:
             steps = min(STEPS_AHEAD, self._order.steps_per_epoch - taken // per_lane)
             records = self._order.records_of_steps(epoch, taken, self._whole, max(1, steps))
             lowest: Int64s = np.min(records, axis=1)
-            places, masks = bits_of(records - self._first)
             self._ahead = {
                 (epoch, taken + step * per_lane): (
-                    records[step].tobytes(),
-                    (places[step], masks[step]) if lowest[step] >= 0 else None,
+                    asked.tobytes(),
+                    bits_of(asked - self._first) if lowest[step] >= 0 else None,
                 )
-                for step in range(len(records))
+                for step, asked in enumerate(records)
             }
         return self._ahead[epoch, taken]
 

@@ -1,9 +1,9 @@
 """Feed's messages as bytes and back.
 
-Small messages go through the generated classes. A chunk, megabytes of pixels, is framed and parsed by hand:
-the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written straight
-into the message that is sent, and the client parses what precedes them (`parse_chunk_start`) and reads
-them from the socket into its batch. To anyone else both are ordinary protobuf.
+Messages that are rare go through the generated classes. A chunk, megabytes of pixels, is framed and parsed by
+hand: the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written
+straight into the message that is sent, and the client parses what precedes them (`parse_chunk_start`) and
+reads them from the socket into its batch. To anyone else all are ordinary protobuf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -65,9 +65,15 @@ _PLACED = bytes([6 << 3, 1])
 _COMPRESSION = bytes([7 << 3])
 _PACKING_S = bytes([8 << 3 | 1])
 _PIXELS = bytes([15 << 3 | 2])
+_REQUEST_CHUNK = bytes([2 << 3 | 2])
+_EPOCH, _TAKEN = bytes([2 << 3]), bytes([3 << 3])
+_SLOTS, _DESTINATION = bytes([4 << 3 | 2]), bytes([5 << 3 | 2])
+_WANTED, _TRACE = bytes([6 << 3]), bytes([7 << 3 | 2])
+_BUFFER, _OFFSET = bytes([1 << 3]), bytes([2 << 3])
 _INT64, _INT32 = np.dtype("<i8"), np.dtype("<i4")
 _ARRAYS = ((_RECORDS, _INT64), (_LABELS, _INT32), (_STATUS, np.dtype(np.uint8)))
 
+_NO_PIXELS = memoryview(b"")
 _MAX_STATUS = max(SlotStatus)
 _COMPRESSIONS = {kind.value: kind for kind in Compression}
 _NAMES = {kind: pb.Compression.Name(kind) for kind in Compression}
@@ -77,6 +83,8 @@ CHUNK_START_BYTES = 1024
 
 
 def _varint(value: int) -> bytes:
+    if value < 1 << 14:  # nearly all
+        return bytes((value,)) if value < 1 << 7 else bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -89,6 +97,30 @@ def _varint(value: int) -> bytes:
 def _array_heads(slots: int) -> tuple[bytes, bytes, bytes]:
     """What precedes the records, labels and statuses of so many slots."""
     return _RECORDS + _varint(8 * slots), _LABELS + _varint(4 * slots), _STATUS + _varint(slots)
+
+
+class _PlacedLayout(NamedTuple):
+    """What is where behind the number of a chunk without pixels: what precedes each array, and its place."""
+
+    slots: int
+    records_head: bytes
+    labels_at: int
+    labels_head: bytes
+    status_at: int
+    status_head: bytes
+
+    @classmethod
+    def of(cls, slots: int) -> _PlacedLayout:
+        records, labels, status = _array_heads(slots)
+        labels_at = len(records) + 8 * slots
+        return cls(slots, records, labels_at, labels, labels_at + len(labels) + 4 * slots, status)
+
+    @property
+    def size(self) -> int:
+        return self.status_at + len(self.status_head) + self.slots + len(_PLACED)
+
+
+_PLACED_LAYOUTS = {layout.size: layout for layout in map(_PlacedLayout.of, range(1, MAX_SLOTS + 1))}
 
 
 class ChunkFrame:
@@ -191,17 +223,23 @@ def encode_request(request: Request) -> bytes:
         return pb.FeedRequest(join=pb.Join(key=request.key)).SerializeToString()
     if isinstance(request, ClientReport):
         return pb.FeedRequest(report=report_to_proto(request)).SerializeToString()
-    chunk = pb.ChunkRequest(
-        id=request.id,
-        epoch=request.epoch,
-        taken=request.taken,
-        slots=request.slots,
-        compression=_NAMES[request.compression],
-        trace=request.trace,
-    )
+    # By hand, as there is one a chunk: the generated classes take three times as long.
+    slots = b"".join(map(_varint, request.slots))
+    fields = [
+        *(_ID, _varint(request.id), _EPOCH, _varint(request.epoch), _TAKEN, _varint(request.taken)),
+        *(_SLOTS, _varint(len(slots)), slots),
+    ]
     if request.destination is not None:
-        chunk.destination.buffer, chunk.destination.offset = request.destination
-    return pb.FeedRequest(chunk=chunk).SerializeToString()
+        buffer, offset = request.destination
+        place = _BUFFER + _varint(buffer) + _OFFSET + _varint(offset)
+        fields += (_DESTINATION, _varint(len(place)), place)
+    if request.compression is not Compression.NONE:
+        fields += (_WANTED, _varint(request.compression))
+    if request.trace:
+        trace = request.trace.encode()
+        fields += (_TRACE, _varint(len(trace)), trace)
+    chunk = b"".join(fields)
+    return _REQUEST_CHUNK + _varint(len(chunk)) + chunk
 
 
 def parse_request(data: bytes) -> Request:
@@ -304,11 +342,11 @@ def encode_placed(
         (
             _ID + _varint(request_id),
             records_head,
-            records.astype(_INT64, copy=False).tobytes(),
+            records.astype(_INT64, copy=False).data,
             labels_head,
-            labels.astype(_INT32, copy=False).tobytes(),
+            labels.astype(_INT32, copy=False).data,
             status_head,
-            status.tobytes(),
+            status.data,
             *_listed(bad),
             _PLACED,
         )
@@ -418,6 +456,8 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
         if at + length != size or not data.startswith(_ID, at):
             return None
         request, at = _read_varint(data, at + 1)
+        if len(data) == size and (chunk := _placed(data, at, request)) is not None:
+            return chunk
         arrays: list[NDArray[Any]] = []
         for tag, dtype in _ARRAYS:
             if not data.startswith(tag, at):
@@ -447,6 +487,37 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
     pixels = memoryview(data)[at:]
     return _checked(
         Chunk(request, records, labels, status, (), pixels, length, placed, compression, packing_s)
+    )
+
+
+def _placed(data: bytes, at: int, request: int) -> Chunk | None:
+    """What is behind the number of a chunk, if it is all, and as `encode_placed` writes one that has nothing
+    to say of bad records. All that `parse_chunk_start` sees to holds; half of its time is saved."""
+    layout = _PLACED_LAYOUTS.get(len(data) - at)
+    if layout is None or not data.endswith(_PLACED):
+        return None
+    slots, records_head, labels_at, labels_head, status_at, status_head = layout
+    labels_at += at
+    status_at += at
+    if not (
+        data.startswith(records_head, at)
+        and data.startswith(labels_head, labels_at)
+        and data.startswith(status_head, status_at)
+    ):
+        return None
+    status_at += len(status_head)
+    if max(data[status_at : status_at + slots]) > _MAX_STATUS or request >> 64:
+        return None
+    memory = bytearray(data)  # where arrays can be written to
+    return Chunk(
+        request,
+        np.frombuffer(memory, _INT64, slots, at + len(records_head)),
+        np.frombuffer(memory, _INT32, slots, labels_at + len(labels_head)),
+        np.frombuffer(memory, np.uint8, slots, status_at),
+        (),
+        _NO_PIXELS,
+        0,
+        placed=True,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +84,7 @@ class Join:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRequest:
+class ChunkRequest(NamedTuple):
     """A client's wish for `slots` (ascending, in [0, global_batch)) of the step at (epoch, taken).
 
     `destination` is (buffer, offset in bytes) in the client's arena, of the first slot: slot s lies s minus
@@ -151,8 +150,7 @@ class Opened:
     join: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class Chunk(NamedTuple):
     """A made chunk of n slots, or the beginning of one that is still on its way.
 
     Attributes:
@@ -163,7 +161,8 @@ class Chunk:
         bad: the records that were found bad on the way.
         pixels: of n images of equal size one after another, those that are here.
         pixel_bytes: of all of them, as they come.
-        placed: they are at the request's destination; none are here, or will come.
+        placed: they are at the request's destination; none are here, or will come. Then the arrays are the
+            caller's, to keep and to write to.
         compression: of the pixels, all together.
         packing_s: processor time that compressing them took.
     """

@@ -28,7 +28,8 @@ class Answer(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Seconds that all answers together waited for the socket, and those that were spent in `pause`."""
+    """Seconds that all answers together waited for the socket, but for those that were posted, and those that
+    were spent in `pause`."""
 
     unsent_s: float = 0.0
     paced_s: float = 0.0
@@ -88,7 +89,7 @@ class Stream:
     @property
     def unsent(self) -> int:
         """Answers that no socket has: those that wait, and those that are being sent."""
-        return self._unsent.size
+        return self._unsent.size + self._posting
 
     @property
     def spent(self) -> Spent:
@@ -149,10 +150,9 @@ class Stream:
         post at a time, in any order."""
         with self._lock:
             paced = self._pace is None or self._pace.images_per_s is not None
-            if paced or self._unsent.size > self._posting or self.closed:
+            if paced or self._unsent.size or self.closed:
                 return False
             self._posting += 1
-            self._unsent = self._unsent.later(+1)
             return True
 
     def post(self, data: bytes) -> None:
@@ -161,11 +161,9 @@ class Stream:
         posted = self._post(data)
         with self._lock:
             self._posting -= 1
-            if posted:
-                self._sent()
-            else:
-                self._unsent = self._unsent.later(-1)
+            if not posted:
                 self._queue(Answer(data))
+            self._look_for_end()
 
     def sent(self) -> None:
         """An answer that `next` gave is with the socket, or will never be."""
@@ -216,7 +214,7 @@ class Stream:
                     self._answers
                     or self._error
                     or self.closed
-                    or (self._finishing and not self._unsent.size and not owes())
+                    or (self._finishing and not self.unsent and not owes())
                 )
             )
             if self._error is not None:
@@ -234,7 +232,10 @@ class Stream:
 
     def _sent(self) -> None:
         self._unsent = self._unsent.later(-1)
-        if self._finishing and not self._unsent.size:
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        if self._finishing and not self.unsent:
             self._due.notify_all()
 
     def _wake_all(self) -> None:
