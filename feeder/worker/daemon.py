@@ -169,7 +169,7 @@ class _Worker:
         # busy machine, from a full cache, two threads had nothing to decode for 40 % of their time with two
         # calls, 13 % with four.
         callers = 4 + threads // 8
-        readers = min(8, 1 + threads // 2)
+        readers = min(8, 2 + threads // 2)
         self._config = config
         carrying = 2 * config.max_streams  # calls: each stream may have another to carry its answers
         threads_most = carrying + UNSAID_CALLS + SPARE_THREADS

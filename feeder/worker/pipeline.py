@@ -290,13 +290,17 @@ class Pipeline:
 
     def _read(self) -> None:
         while (work := self._next_to_read()) is not None:
-            self._read_one(*work)
-            del work  # a thread that waits keeps nothing of a stream
+            ready = self._read_one(*work)
+            if ready is not None:
+                self._make_one(*ready)
+            del work, ready  # a thread that waits keeps nothing of a stream
 
-    def _read_one(self, work: Work, coming: Coming | None) -> None:
+    def _read_one(self, work: Work, coming: Coming | None) -> tuple[Work, Fetched | None] | None:
+        """Returns what the reader is to make in the place of a caller that rests, since all of it was in the
+        cache: to wake the caller would cost as much as reading did."""
         started_s = time.perf_counter()
         ready: tuple[Work, Fetched | None] | None = None
-        asked = None
+        asked, mine = None, False
         try:
             if coming is None:
                 check(work.opened, work.job.request)
@@ -308,6 +312,7 @@ class Pipeline:
                     asked = work.opened.maker.ask(request.epoch, request.taken, request.slots)
                     if asked.reading is None:
                         ready = work, work.opened.maker.finish(asked)
+                        mine = not asked.lacking.size
             elif self._is_wanted(work):
                 ready = work, work.opened.maker.finish(coming.asked)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
@@ -320,17 +325,22 @@ class Pipeline:
             if ready is not None:
                 self._stages.leave(work.job, "read", ended_s)
                 self._prefer_came = coming is None
-                self._ready_count += 1
-                self._ready.put(ready)
+                mine = mine and self._idle > self._ready_count
+                if mine:
+                    self._begin_make(work.job, ended_s)
+                else:
+                    self._ready_count += 1
+                    self._ready.put(ready)
             elif asked is not None and asked.reading is not None:
                 started = Coming(work, asked, asked.reading)
                 self._in_flight.add(started)
-            if ready is None:
+            if ready is None or mine:
                 self._wake_reader()
         if started is not None:
             started.reading.when_done(partial(self._note_came, started))
             if not self._is_wanted(work):
                 started.reading.cancel()
+        return ready if mine else None
 
     def _begin(self, work: Work) -> tuple[Turn, Work]:
         with self._lock:
@@ -401,21 +411,28 @@ class Pipeline:
             self._count_idle(+1, time.perf_counter())
         while (ready := self._ready.get()) is not None:
             with self._lock:
-                started_s = time.perf_counter()
-                self._count_idle(-1, started_s)
                 if self._stopping:
                     return
                 self._ready_count -= 1
-                self._stages.leave(ready[0].job, "ready", started_s)
+                self._begin_make(ready[0].job, time.perf_counter())
                 self._wake_reader()
             self._make_one(*ready)
             del ready  # a thread that waits keeps no segment of the cache mapped
-            with self._lock:
-                ended_s = time.perf_counter()
-                self._counters.decode_s += ended_s - started_s
-                self._count_idle(+1, ended_s)
+
+    def _begin_make(self, job: Job, now_s: float) -> None:
+        """With the lock: somebody takes a caller's place; `_make_one` must follow."""
+        self._count_idle(-1, now_s)
+        self._stages.leave(job, "ready", now_s)
 
     def _make_one(self, work: Work, fetched: Fetched | None) -> None:
+        started_s = time.perf_counter()
+        self._answer(work, fetched)
+        with self._lock:
+            ended_s = time.perf_counter()
+            self._counters.decode_s += ended_s - started_s
+            self._count_idle(+1, ended_s)
+
+    def _answer(self, work: Work, fetched: Fetched | None) -> None:
         if fetched is None:
             self._copy(work)
             return
