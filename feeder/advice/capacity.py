@@ -27,7 +27,7 @@ ALLOCATOR_BYTES = 4 * (128 << 20)
 """The most that glibc keeps of what was freed (feeder.worker.memory: ARENAS x KEEP_BYTES)."""
 
 PIXEL_BYTES = 512 << 20
-"""The most that is made and waits to be sent (feeder.worker.pipeline: BUDGET_BYTES)."""
+"""The most that is made and waits to be sent (feeder.worker.scheduler: BUDGET_BYTES)."""
 
 AHEAD_BYTES = 256 << 20
 """The most that was asked for from object stores (feeder.worker.pipeline: AHEAD_BYTES)."""

@@ -3,7 +3,8 @@
 scheduler -> readers (storage, crc, parse) -> ready, bounded -> callers (decode into the message) -> stream
 
 A reader does not wait for an object store: it asks for the records of the chunks that come next, in their
-order, and goes on with those that came. A chunk that several streams want is made once, and copied for each.
+order, and goes on with those that came. A chunk that it finds in the cache as a whole it makes itself, in the
+place of a caller that rests. One that several streams want is made once, and copied for each.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from feeder.wire.codec import encode_reply
 from feeder.wire.messages import ChunkRequest, ClientReport, Draining
 from feeder.wire.v1 import feeder_pb2 as pb
 from feeder.worker.access import Pace
-from feeder.worker.answers import Make, OpenStream, answer, bad_infos, check, failed, images_of
+from feeder.worker.answers import OpenStream, answer, bad_infos, check, failed
 from feeder.worker.arenas import Arena
 from feeder.worker.in_flight import Coming, InFlight, Work
 from feeder.worker.quarantine import Quarantine
@@ -39,14 +40,6 @@ if TYPE_CHECKING:
     from feeder.worker.tracing import StageSpans
 
 __all__ = ["Pipeline"]
-
-BUDGET_BYTES = 512 << 20
-STREAM_BYTES = 128 << 20
-"""Pixels that are made or wait to be sent: of all streams, and of one. 128 MiB are 27 chunks of 32 images of
-224 pixels, a tenth of a second of what the fastest host takes."""
-
-MAX_OUTSTANDING = 256
-"""Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
 
 
 class Pipeline:
@@ -70,7 +63,7 @@ class Pipeline:
     ) -> None:
         self._quarantine = quarantine
         self._spans = spans
-        self._scheduler = Scheduler(BUDGET_BYTES, STREAM_BYTES, MAX_OUTSTANDING)
+        self._scheduler = Scheduler()
         self._shared = SharedChunks(share_bytes)
         self._open: dict[int, OpenStream] = {}
         self._counters = Counters()
@@ -88,7 +81,7 @@ class Pipeline:
         self._prefer_came = False
         self._read_ahead = readers + callers
         self._callers = callers
-        self._idle = 0
+        self._idle = callers
         self._idle_counted_s = time.perf_counter()
         self._stopping = False
         self._threads = [
@@ -296,8 +289,7 @@ class Pipeline:
             del work, ready  # a thread that waits keeps nothing of a stream
 
     def _read_one(self, work: Work, coming: Coming | None) -> tuple[Work, Fetched | None] | None:
-        """Returns what the reader is to make in the place of a caller that rests, since all of it was in the
-        cache: to wake the caller would cost as much as reading did."""
+        """Returns what the reader is to make: to wake a caller would cost as much as to find it did."""
         started_s = time.perf_counter()
         ready: tuple[Work, Fetched | None] | None = None
         asked, mine = None, False
@@ -407,8 +399,6 @@ class Pipeline:
             self._wakes.get()
 
     def _make(self) -> None:
-        with self._lock:
-            self._count_idle(+1, time.perf_counter())
         while (ready := self._ready.get()) is not None:
             with self._lock:
                 if self._stopping:
@@ -443,7 +433,7 @@ class Pipeline:
             if work.share is None:
                 self._give(work.opened.stream, answer(work.opened, work.job, make))
                 return
-            chunk = self._make_shared(work, make)
+            chunk = MadeOnce.by(make, len(work.job.request.slots), work.opened.maker.spec)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
             self._fail(work, error)
             return
@@ -458,12 +448,6 @@ class Pipeline:
             ]
         for other in works:
             self._copy(other, first=other.job is work.job)
-
-    def _make_shared(self, work: Work, make: Make) -> MadeOnce:
-        """Into memory of the worker's own: a client may change what is in its arena."""
-        slots, spec = len(work.job.request.slots), work.opened.maker.spec
-        images = images_of(np.empty(slots * spec.image_bytes, np.uint8), slots, spec)
-        return MadeOnce(make(images, None), images)
 
     def _copy(self, work: Work, *, first: bool = False) -> None:
         """Answers with a chunk that is there; `first`: it was made for this job."""

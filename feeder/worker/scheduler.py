@@ -22,6 +22,14 @@ from feeder.wire.messages import ChunkRequest
 
 __all__ = ["Job", "Scheduler"]
 
+BUDGET_BYTES = 512 << 20
+STREAM_BYTES = 128 << 20
+"""Pixels that are made or wait to be sent: of all streams, and of one. 128 MiB are 27 chunks of 32 images of
+224 pixels, a tenth of a second of what the fastest host takes."""
+
+MAX_OUTSTANDING = 256
+"""Requests of one stream that may be unanswered: 8,192 images in chunks of 32."""
+
 
 @dataclass(slots=True)
 class Job:
@@ -111,7 +119,12 @@ class Scheduler:
     A share always lets one chunk through, however large; so the bound is the budget plus one chunk a stream.
     """
 
-    def __init__(self, budget_bytes: int, stream_bytes: int, max_outstanding: int) -> None:
+    def __init__(
+        self,
+        budget_bytes: int = BUDGET_BYTES,
+        stream_bytes: int = STREAM_BYTES,
+        max_outstanding: int = MAX_OUTSTANDING,
+    ) -> None:
         self._budget_bytes = budget_bytes
         self._stream_bytes = stream_bytes
         self.max_outstanding = max_outstanding

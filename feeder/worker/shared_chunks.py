@@ -10,8 +10,9 @@ past that chunk: what is there of the time before waits for it as long as nobody
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,17 @@ class MadeOnce:
 
     made: MadeChunk
     pixels: NDArray[np.uint8]
+
+    @classmethod
+    def by(
+        cls,
+        make: Callable[[NDArray[np.uint8], NDArray[np.int64] | None], MadeChunk],
+        slots: int,
+        spec: StreamSpec,
+    ) -> Self:
+        """Made by what ChunkMaker.make does, in memory of the worker's own: a client may change its arena."""
+        images = np.empty((slots, *spec.image_shape), np.uint8)
+        return cls(make(images, None), images)
 
     def copy(self, out: NDArray[np.uint8], places: NDArray[np.int64] | None = None) -> MadeChunk:
         """Does what ChunkMaker.make does, without decoding anything."""

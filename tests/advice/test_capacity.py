@@ -154,9 +154,9 @@ def test_more_is_never_worse(rate: float, hosts: int, host: Host, remote: bool) 
 
 def test_figures_of_the_worker_are_the_worker_s() -> None:
     from feeder.decode import SEEK_BYTES
-    from feeder.worker import in_flight, memory, pipeline
+    from feeder.worker import in_flight, memory, scheduler
 
     assert capacity.ALLOCATOR_BYTES == memory.ARENAS * memory.KEEP_BYTES
-    assert capacity.PIXEL_BYTES == pipeline.BUDGET_BYTES
+    assert capacity.PIXEL_BYTES == scheduler.BUDGET_BYTES
     assert capacity.AHEAD_BYTES == in_flight.AHEAD_BYTES
     assert 0.9 * SEEK_BYTES <= capacity.SEEK_BYTES <= 1.1 * SEEK_BYTES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ from feeder.cache import Cache, Folder, Shelf
 from feeder.decode import Decoder
 from feeder.records import Dataset
 from feeder.spec import StreamSpec
+from feeder.wire.codec import parse_reply
+from feeder.wire.messages import Chunk, ChunkRequest
+from feeder.worker.pipeline import Pipeline
+from feeder.worker.quarantine import Quarantine
+from feeder.worker.stream import Stream
 
 pytest.importorskip("feeder.decode._kernel", reason="only the native decoder keeps planes")
 
@@ -170,3 +177,47 @@ def test_warming_offers_what_is_missing_and_good(dataset: Dataset, decoder: Deco
     assert {offer.reduction for offer in offers} == {1}
     sizes, _ = decoder.sizes([offer.image for offer in offers])
     assert [offer.size for offer in offers] == [tuple(size) for size in sizes.tolist()]
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+def test_a_worker_s_reader_makes_what_it_finds_in_the_cache_as_a_whole(
+    dataset: Dataset, decoder: Decoder, cache: Cache, callers: int
+) -> None:
+    """And callers what it does not; the pixels are the same."""
+    makers: dict[tuple[int, int], str] = {}
+
+    class Watched(ChunkMaker):
+        def make(self, fetched: Any, out: Any, places: Any = None) -> Any:
+            makers[fetched.epoch, fetched.taken] = threading.current_thread().name.split("-")[1]
+            return super().make(fetched, out, places)
+
+    bare = ChunkMaker(dataset, decoder, spec(reduce=None))
+    places = [(epoch, taken) for epoch in range(50) for taken in (0, 2, 4)]
+    records = [bare.order.records(epoch, taken, np.arange(8)).tolist() for epoch, taken in places]
+    good = next(number for number, of_step in enumerate(records) if not {5, 9, 17, 20} & {*of_step})
+    assert keep(cache, dataset, decoder, records[good]) == 8
+    maker = Watched(dataset, decoder, spec(reduce=None), cache.shelf("d"))
+    pipeline, stream = Pipeline(1, callers, Quarantine()), Stream(1)
+    try:
+        pipeline.open(stream, maker, "job", range(8))
+        for epoch, taken in (places[good], places[good + 1]):
+            pipeline.ask(stream, ChunkRequest(1, epoch, taken, tuple(range(8))))
+            answer = stream.next(lambda: True)
+            stream.sent()
+            assert answer is not None
+            chunk = parse_reply(answer.data)
+            assert isinstance(chunk, Chunk)
+            out = np.empty((8, *maker.spec.image_shape), np.uint8)
+            made = bare.make(bare.fetch(epoch, taken, range(8)), out)
+            assert (chunk.records == made.records).all()
+            assert bytes(chunk.pixels) == out.tobytes()
+            until_s = time.monotonic() + 30
+            while {info.name: info.here for info in pipeline.stages()}["make"]:  # it takes a caller's place
+                assert time.monotonic() < until_s
+                time.sleep(0.001)
+        assert pipeline.counters().decode_s > 0
+    finally:
+        stream.close()
+        pipeline.close_stream(stream)
+        pipeline.close()
+    assert makers == {places[good]: "read", places[good + 1]: "make"}

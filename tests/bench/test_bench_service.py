@@ -2,26 +2,29 @@ import json
 
 import pytest
 
-from bench import bench_service
+from bench import bench_service, service
 from bench import contestant as contestant_module
 
 
 def test_rows_of_a_run(small_images, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(contestant_module, "RIVALS_FOLDER", tmp_path / "rivals")
-    monkeypatch.setattr(bench_service, "WARM_UP_BATCHES", 1)
+    monkeypatch.setattr(service, "LEAST_RECORDS", 150)  # 100 files, so each is there twice
+    monkeypatch.setattr(bench_service, "SLICE_WARM_UP_BATCHES", 1)
     monkeypatch.setattr(bench_service, "CACHED_BATCHES", 2)
+    monkeypatch.setattr(bench_service, "ROUNDS_A_LIFE", 1)
     code = bench_service.run(
-        folder=small_images, shards=None, rivals=True, as_json=True, rounds=1, batches=2, size=32, threads=1
+        folder=small_images, shards=None, rivals=True, as_json=True, rounds=2, batches=2, size=32, threads=1
     )
     rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
     head, *contestants, left_out, summary = rows
-    service, same_host, ceiling, seeking, seeking_same_host, seeking_ceiling = contestants[:6]
+    over_tcp, same_host, ceiling, seeking, seeking_same_host, seeking_ceiling = contestants[:6]
     cached, cached_same_host, cached_ceiling = contestants[6:]
     assert code == 0
-    assert (head["bench"], head["shards"], head["batches"]) == ("service", bench_service.SHARDS, 2)
-    assert service["contestant"] == "feeder"
-    assert service["feeder_times_faster"]["median"] == 1
-    assert service["consumer_cpu_us_per_image"]["median"] < service["cpu_us_per_image"]["median"]
+    assert [len(row["seconds"]) for row in contestants] == [2] * 9
+    assert (head["bench"], head["shards"], head["batches"]) == ("service", service.SHARDS, 2)
+    assert over_tcp["contestant"] == "feeder"
+    assert over_tcp["feeder_times_faster"]["median"] == 1
+    assert over_tcp["consumer_cpu_us_per_image"]["median"] < over_tcp["cpu_us_per_image"]["median"]
     assert ceiling["contestant"] == "feeder in-process"
     assert same_host["contestant"] == "feeder, same host"
     assert seeking_same_host["contestant"] == "feeder, same host (seek points)"
@@ -32,7 +35,7 @@ def test_rows_of_a_run(small_images, tmp_path, monkeypatch, capsys):
     ]
     for row in (same_host, seeking_same_host, cached_same_host, ceiling, cached_ceiling):
         assert row["copied_bytes_per_image"] == 0
-    assert service["copied_bytes_per_image"] >= 32 * 32 * 3
+    assert over_tcp["copied_bytes_per_image"] >= 32 * 32 * 3
     assert left_out["contestant"] == "tf.data service"
     assert "make rivals" in left_out["reason"]
     assert seeking["contestant"] == "feeder (seek points)"

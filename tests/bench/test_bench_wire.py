@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from bench import bench_service, bench_wire
+from bench import bench_wire, service
 
 
 def test_rows_of_a_run(monkeypatch, capsys):
-    monkeypatch.setattr(bench_service, "WARM_UP_BATCHES", 1)
+    monkeypatch.setattr(service, "WARM_UP_BATCHES", 1)
     code = bench_wire.run(as_json=True, rounds=1, batches=100, size=16)
     head, *contestants, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert code == 0

@@ -1,5 +1,7 @@
+import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -91,3 +93,54 @@ def test_settle_waits_for_rest_only(script):
         with pytest.raises(ContestantFailed, match="still busy"):
             settle([two.pid], deadline_s=0)
         two.terminate()
+
+
+def test_a_frozen_process_does_nothing_until_it_is_thawed(script):
+    busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with Process("busy", busy) as one:
+        one.read_line("start", 30)
+        one.freeze()
+        settle([one.pid])
+        frozen_s = cpu_seconds(one.pid)
+        one.thaw()
+        while cpu_seconds(one.pid) < frozen_s + 0.05:
+            time.sleep(0.01)
+        one.terminate()
+    with Contestant("two", script) as two:
+        two.load(files=[])
+        two.freeze()
+    with pytest.raises(ProcessLookupError):
+        cpu_seconds(two.pid)  # it ended, frozen or not
+
+
+def is_there(pid):
+    try:
+        return cpu_seconds(pid) >= 0
+    except ProcessLookupError:
+        return False
+
+
+ORPHAN = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from bench.contestant import rival
+one = rival("one", None, "service_feeder.py", "--cores", "0", "--variant", "client")
+try:
+    one.ask("outputs")
+except Exception:
+    pass
+one.freeze()
+print(one.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_frozen_contestant_ends_with_a_bench_that_is_killed():
+    root = str(contestant_module.SCRIPTS.parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN.format(root=root)], capture_output=True, timeout=60, check=False
+    )
+    pid, until_s = int(done.stdout), time.monotonic() + 30
+    while is_there(pid):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)

@@ -308,6 +308,7 @@ SPEC = StreamSpec(dataset="d", global_batch=64, lanes=16)
         Open("s", SPEC, "f", "p", 1, 2, "job"),
         ChunkRequest(1, 2, 3, (0, 1, 5)),
         ChunkRequest(2**64 - 1, 0, 2**63, (), (3, 2**40)),
+        ChunkRequest(2**40, 2**21, 127, (0, 127, 128, 2**32 - 1), (0, 0), Compression.ZSTD),
         ChunkRequest(1, 2, 3, (0,), trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         ClientReport(),
         ClientReport(1, 0.5, 2.5, 0.25, 3, 4, 2**63, 6, 7, 8, 9, 10, 11),
