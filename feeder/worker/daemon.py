@@ -165,11 +165,11 @@ class _Worker:
             # Their tracebacks are of bytes that strangers send, who could fill the log with them.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         threads, reason = decode_threads(config.threads)
-        # Few calls keep the decoder's own threads busy: while some are in Python, another is decoded. On a
-        # busy machine, from a full cache, two threads had nothing to decode for 40 % of their time with two
-        # calls, 13 % with four.
-        callers = 4 + threads // 8
-        readers = min(8, 2 + threads // 2)
+        # Few calls keep the decoder's own threads busy: while some are in Python, another is decoded. From a
+        # full cache, whose chunks readers make, two threads had nothing to decode for 3 to 4 % of their time
+        # with two readers, and always something with three. A single one makes none, so that it reads on.
+        callers = 3 + threads // 8
+        readers = 1 if threads == 1 else min(8, 2 + threads // 2)
         self._config = config
         carrying = 2 * config.max_streams  # calls: each stream may have another to carry its answers
         threads_most = carrying + UNSAID_CALLS + SPARE_THREADS

@@ -79,7 +79,7 @@ class Pipeline:
         self._ready_count = 0
         self._in_flight = InFlight()
         self._prefer_came = False
-        self._read_ahead = readers + callers
+        self._readers = readers
         self._callers = callers
         self._idle = callers
         self._idle_counted_s = time.perf_counter()
@@ -289,7 +289,7 @@ class Pipeline:
             del work, ready  # a thread that waits keeps nothing of a stream
 
     def _read_one(self, work: Work, coming: Coming | None) -> tuple[Work, Fetched | None] | None:
-        """Returns what the reader is to make: to wake a caller would cost as much as to find it did."""
+        """Returns what the reader is to make, where others read: to wake a caller costs as much as it did."""
         started_s = time.perf_counter()
         ready: tuple[Work, Fetched | None] | None = None
         asked, mine = None, False
@@ -317,7 +317,7 @@ class Pipeline:
             if ready is not None:
                 self._stages.leave(work.job, "read", ended_s)
                 self._prefer_came = coming is None
-                mine = mine and self._idle > self._ready_count
+                mine = mine and self._readers > 1 and self._idle > self._ready_count
                 if mine:
                     self._begin_make(work.job, ended_s)
                 else:
@@ -364,7 +364,7 @@ class Pipeline:
 
     def _may_read(self) -> bool:
         """Whether there may be something to read, and there is room for it."""
-        has_room = self._ready_count + self._reading < self._read_ahead
+        has_room = self._ready_count + self._reading < self._readers + self._callers
         return has_room and (self._scheduler.waiting or bool(self._in_flight.came))
 
     def _wake_readers(self) -> None:

@@ -179,11 +179,11 @@ def test_warming_offers_what_is_missing_and_good(dataset: Dataset, decoder: Deco
     assert [offer.size for offer in offers] == [tuple(size) for size in sizes.tolist()]
 
 
-@pytest.mark.parametrize("callers", [1, 2])
+@pytest.mark.parametrize(("readers", "callers"), [(1, 1), (2, 1), (2, 2)])
 def test_a_worker_s_reader_makes_what_it_finds_in_the_cache_as_a_whole(
-    dataset: Dataset, decoder: Decoder, cache: Cache, callers: int
+    dataset: Dataset, decoder: Decoder, cache: Cache, readers: int, callers: int
 ) -> None:
-    """And callers what it does not; the pixels are the same."""
+    """Where there is another to read meanwhile; and callers what it does not; the pixels are the same."""
     makers: dict[tuple[int, int], str] = {}
 
     class Watched(ChunkMaker):
@@ -197,7 +197,7 @@ def test_a_worker_s_reader_makes_what_it_finds_in_the_cache_as_a_whole(
     good = next(number for number, of_step in enumerate(records) if not {5, 9, 17, 20} & {*of_step})
     assert keep(cache, dataset, decoder, records[good]) == 8
     maker = Watched(dataset, decoder, spec(reduce=None), cache.shelf("d"))
-    pipeline, stream = Pipeline(1, callers, Quarantine()), Stream(1)
+    pipeline, stream = Pipeline(readers, callers, Quarantine()), Stream(1)
     try:
         pipeline.open(stream, maker, "job", range(8))
         for epoch, taken in (places[good], places[good + 1]):
@@ -220,4 +220,4 @@ def test_a_worker_s_reader_makes_what_it_finds_in_the_cache_as_a_whole(
         stream.close()
         pipeline.close_stream(stream)
         pipeline.close()
-    assert makers == {places[good]: "read", places[good + 1]: "make"}
+    assert makers == {places[good]: "read" if readers > 1 else "make", places[good + 1]: "make"}
