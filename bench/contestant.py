@@ -149,8 +149,10 @@ class Process:
         return line
 
     def freeze(self) -> None:
-        """Stops it as it is, until `thaw`."""
+        """Stops it as it is, until `thaw`; returns when all of its threads have stopped, or it has ended."""
         self._process.send_signal(signal.SIGSTOP)
+        if self._process.returncode is None:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Lets it go on."""

@@ -219,7 +219,9 @@ def environment(cores: Sequence[int], versions: Mapping[str, str]) -> dict[str, 
         "kind": "environment",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--", "feeder", "bench", ":!bench/results", ":!bench/*.md")),
+        "dirty": bool(
+            _git("status", "--porcelain", "--", "feeder", "bench", ":!bench/results", ":!bench/*.md")
+        ),
         "cpu": _cpu_model(),
         "cpu_features": _cpu_features(),
         "cpus": os.cpu_count(),

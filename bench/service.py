@@ -112,15 +112,19 @@ class Party:
         pids = [process.pid for process in self._processes]
         return self._timed("round", WARM_UP_BATCHES, batches, functools.partial(settle, pids))
 
+    def _spent(self) -> list[float]:
+        try:
+            return [cpu_seconds(process.pid) for process in self._processes]
+        except ProcessLookupError as error:
+            raise ContestantFailed(f"{self.consumer.name}: one of its processes ended: {error}") from None
+
     def _timed(self, command: str, warm_up: int, batches: int, rest: Callable[[], None]) -> ServiceRound:
-        before = [cpu_seconds(process.pid) for process in self._processes]
+        before = self._spent()
         for process in self._processes:
             process.thaw()
         reply = self.consumer.ask(command, warm_up=warm_up, batches=batches)
         rest()
-        spent = [
-            cpu_seconds(process.pid) - start for process, start in zip(self._processes, before, strict=True)
-        ]
+        spent = [after - start for after, start in zip(self._spent(), before, strict=True)]
         # CPU time is known of all batches only; the share of the timed ones is taken by their number.
         share = batches / (warm_up + batches)
         copied = reply.get("copied_bytes")

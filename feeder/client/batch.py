@@ -105,7 +105,7 @@ class Assembly:
 
     def note(self, slots: tuple[int, ...], chunk: Chunk) -> None:
         """Takes over all of a chunk but its pixels, which are in their places."""
-        if chunk.placed and len(slots) == len(self.slots):
+        if chunk.placed and len(slots) == len(self.slots) and chunk.labels.flags.writeable:
             self.records, self.labels, self.status = chunk.records, chunk.labels, chunk.status
             self.bad.extend(chunk.bad)
             return

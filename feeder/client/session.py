@@ -254,7 +254,9 @@ class Session:
     @property
     def queued(self) -> bool:
         """Whether a worker that answers may be asked for more at once; else only a poll tells."""
-        return len(self._workers) > 1 or any(worker.queue for worker in self._workers.values())
+        if len(self._workers) > 1 or self._delayed:
+            return True
+        return any(worker.queue for worker in self._workers.values())
 
     def wake_s(self, now: float) -> float | None:
         """When, after a poll at `now`, another has something to do although nothing happened; None: never."""

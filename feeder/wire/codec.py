@@ -479,7 +479,7 @@ def parse_chunk_start(data: bytes, size: int) -> Chunk | None:
             length, at = _read_varint(data, at + 1)
         else:
             return None
-    except (IndexError, ValueError, struct.error):
+    except (IndexError, OverflowError, ValueError, struct.error):
         return None  # it ends early, or is compressed with what is not known here
     if at + length != size or request >> 64:
         return None
@@ -508,12 +508,13 @@ def _placed(data: bytes, at: int, request: int) -> Chunk | None:
     status_at += len(status_head)
     if max(data[status_at : status_at + slots]) > _MAX_STATUS or request >> 64:
         return None
-    memory = bytearray(data)  # where arrays can be written to
-    return Chunk(
+    at += len(records_head)
+    labels_from = labels_at + len(labels_head)
+    return Chunk(  # each array in memory of its own, which is aligned and can be written to
         request,
-        np.frombuffer(memory, _INT64, slots, at + len(records_head)),
-        np.frombuffer(memory, _INT32, slots, labels_at + len(labels_head)),
-        np.frombuffer(memory, np.uint8, slots, status_at),
+        np.frombuffer(bytearray(data[at : at + 8 * slots]), _INT64),
+        np.frombuffer(bytearray(data[labels_from : labels_from + 4 * slots]), _INT32),
+        np.frombuffer(bytearray(data[status_at : status_at + slots]), np.uint8),
         (),
         _NO_PIXELS,
         0,

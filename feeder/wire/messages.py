@@ -161,8 +161,8 @@ class Chunk(NamedTuple):
         bad: the records that were found bad on the way.
         pixels: of n images of equal size one after another, those that are here.
         pixel_bytes: of all of them, as they come.
-        placed: they are at the request's destination; none are here, or will come. Then the arrays are the
-            caller's, to keep and to write to.
+        placed: they are at the request's destination; none are here, or will come. Then arrays that
+            can be written to are the caller's to keep.
         compression: of the pixels, all together.
         packing_s: processor time that compressing them took.
     """

@@ -3,8 +3,8 @@
 scheduler -> readers (storage, crc, parse) -> ready, bounded -> callers (decode into the message) -> stream
 
 A reader does not wait for an object store: it asks for the records of the chunks that come next, in their
-order, and goes on with those that came. A chunk that it finds in the cache as a whole it makes itself, in the
-place of a caller that rests. One that several streams want is made once, and copied for each.
+order, and goes on with those that came. A chunk that it finds in the cache as a whole it makes itself. One
+that several streams want is made once, and copied for each.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Pipeline:
         self._prefer_came = False
         self._readers = readers
         self._callers = callers
-        self._idle = callers
+        self._making = 0
         self._idle_counted_s = time.perf_counter()
         self._stopping = False
         self._threads = [
@@ -100,7 +100,7 @@ class Pipeline:
     def counters(self) -> Counters:
         """A snapshot."""
         with self._lock:
-            self._count_idle(0, time.perf_counter())
+            self._count_making(0, time.perf_counter())
             return replace(self._counters)
 
     def stages(self) -> list[pb.StageInfo]:
@@ -111,7 +111,7 @@ class Pipeline:
                     "queue": self._scheduler.pending,
                     "read": self._reading + len(self._in_flight),
                     "ready": self._ready_count,
-                    "make": self._callers - self._idle,
+                    "make": self._making,
                     "send": sum(opened.stream.unsent for opened in self._open.values()),
                 }
             )
@@ -304,7 +304,7 @@ class Pipeline:
                     asked = work.opened.maker.ask(request.epoch, request.taken, request.slots)
                     if asked.reading is None:
                         ready = work, work.opened.maker.finish(asked)
-                        mine = not asked.lacking.size
+                        mine = self._readers > 1 and not asked.lacking.size
             elif self._is_wanted(work):
                 ready = work, work.opened.maker.finish(coming.asked)
         except Exception as error:  # noqa: BLE001  # a worker outlives whatever one request does
@@ -317,7 +317,6 @@ class Pipeline:
             if ready is not None:
                 self._stages.leave(work.job, "read", ended_s)
                 self._prefer_came = coming is None
-                mine = mine and self._readers > 1 and self._idle > self._ready_count
                 if mine:
                     self._begin_make(work.job, ended_s)
                 else:
@@ -410,8 +409,8 @@ class Pipeline:
             del ready  # a thread that waits keeps no segment of the cache mapped
 
     def _begin_make(self, job: Job, now_s: float) -> None:
-        """With the lock: somebody takes a caller's place; `_make_one` must follow."""
-        self._count_idle(-1, now_s)
+        """With the lock; `_make_one` must follow."""
+        self._count_making(+1, now_s)
         self._stages.leave(job, "ready", now_s)
 
     def _make_one(self, work: Work, fetched: Fetched | None) -> None:
@@ -420,7 +419,7 @@ class Pipeline:
         with self._lock:
             ended_s = time.perf_counter()
             self._counters.decode_s += ended_s - started_s
-            self._count_idle(+1, ended_s)
+            self._count_making(-1, ended_s)
 
     def _answer(self, work: Work, fetched: Fetched | None) -> None:
         if fetched is None:
@@ -476,10 +475,11 @@ class Pipeline:
             self._note_bad(maker.spec, made.bad)
         return made
 
-    def _count_idle(self, change: int, now_s: float) -> None:
-        self._counters.idle_s += self._idle * (now_s - self._idle_counted_s)
+    def _count_making(self, change: int, now_s: float) -> None:
+        """With readers among them, more may make than there are callers; then none counts as idle."""
+        self._counters.idle_s += max(0, self._callers - self._making) * (now_s - self._idle_counted_s)
         self._idle_counted_s = now_s
-        self._idle += change
+        self._making += change
 
     def _fail(self, work: Work, error: Exception) -> None:
         """Answers whoever waits for a chunk that cannot be made."""

@@ -184,6 +184,10 @@ def test_a_placed_chunk_is_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataO
     assert (parsed.id, parsed.placed, parsed.pixel_bytes, parsed.pixels) == (chunk.id, True, 0, b"")
     assert (parsed.records.tolist(), parsed.labels.tolist()) == (list(chunk.records), list(chunk.labels))
     assert parsed.status.tobytes() == chunk.status
+    for array in _arrays(parsed):
+        assert array.flags.aligned
+        assert array.flags.writeable
+    assert memoryview(parsed.labels).format == "i"
     with_bad = encode_placed(chunk.id, *arrays, [BadRecordInfo("d", 1, "s", 2, "crc")])
     assert parse_chunk_start(with_bad, len(with_bad)) is None
     changed = bytearray(whole)
@@ -200,6 +204,14 @@ def test_a_placed_chunk_is_read_as_protobuf_does(chunk: pb.Chunk, data: st.DataO
 
 def _arrays(chunk: Chunk) -> tuple[np.ndarray, ...]:
     return chunk.records, chunk.labels, chunk.status
+
+
+def test_an_array_of_more_bytes_than_there_can_be_is_left_to_protobuf() -> None:
+    head = bytes([1 << 3, 1, 2 << 3 | 2]) + b"\x80" + b"\xff" * 8 + b"\x38"  # bytes of records
+    data = bytes([2 << 3 | 2, len(head)]) + head
+    assert parse_chunk_start(data, len(data)) is None
+    with pytest.raises(ProtocolError):
+        parse_reply(data)
 
 
 def test_the_start_of_the_longest_chunk_is_long_enough() -> None:
