@@ -127,13 +127,12 @@ class Party:
         spent = [after - start for after, start in zip(self._spent(), before, strict=True)]
         # CPU time is known of all batches only; the share of the timed ones is taken by their number.
         share = batches / (warm_up + batches)
-        copied = reply.get("copied_bytes")
         return ServiceRound(
             seconds=reply["seconds"],
             cpu_seconds=share * sum(spent),
             images=reply["images"],
             consumer_cpu_seconds=share * spent[-1],
-            copied_bytes=None if copied is None else copied * share / reply["images"],
+            copied_bytes=reply.get("copied_bytes"),
         )
 
 

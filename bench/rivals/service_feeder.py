@@ -33,14 +33,12 @@ DATASET = "bench"
 SPEC: dict[str, Any] = {"sampler": "inception"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Stream:
-    """Endless (images, labels), how many bytes of pixels the client has copied for them so far, and of those
-    how many were told."""
+    """Endless (images, labels), and how many bytes of pixels the client has copied for an image so far."""
 
     batches: Iterator[tuple[np.ndarray, np.ndarray]]
-    copied_bytes: Callable[[], int]
-    told: int = 0
+    copied_bytes: Callable[[], float]
 
     def take(self, request: dict[str, Any]) -> dict[str, Any]:
         """`warm_up` batches that are not timed, then `batches` that are."""
@@ -51,8 +49,7 @@ class _Stream:
         for _ in range(request["batches"]):
             images += len(next(self.batches)[0])
         seconds = time.perf_counter() - started
-        copied, self.told = self.copied_bytes() - self.told, self.copied_bytes()
-        return {"seconds": seconds, "images": images, "copied_bytes": copied}
+        return {"seconds": seconds, "images": images, "copied_bytes": self.copied_bytes()}
 
 
 class _Source(ABC):
@@ -143,7 +140,12 @@ class Client(_Source):
             ) as stream,
         ):
             batches = ((batch.images, batch.labels) for batch in stream)
-            yield _Stream(batches, lambda: stream.stats().copied_bytes)
+
+            def copied_bytes() -> float:
+                stats = stream.stats()  # of all images that came, those that are ready included
+                return stats.copied_bytes / sum(worker.images for worker in stats.workers.values())
+
+            yield _Stream(batches, copied_bytes)
 
 
 class InProcess(_Source):
@@ -189,7 +191,7 @@ class InProcess(_Source):
                 )
                 steps = self._steps(ChunkMaker(dataset, decoder, spec, shelf), pool)
                 with contextlib.closing(steps):  # ends the pool's work before the cache goes
-                    yield _Stream(steps, lambda: 0)
+                    yield _Stream(steps, lambda: 0.0)
         finally:
             decoder.close()
 
