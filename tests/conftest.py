@@ -253,6 +253,13 @@ def _log_as_before() -> Iterator[None]:
     ours.setLevel(levels[1])
 
 
+def _lives(child: psutil.Process) -> bool:
+    try:
+        return bool(child.is_running() and child.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it ended in between
+        return False
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
     """Fails a test that leaves a thread, a child process or a shared-memory segment behind."""
@@ -263,9 +270,7 @@ def _no_leaks() -> Iterator[None]:
     while True:
         left_threads = _our_threads() - threads
         left_children = {
-            child
-            for child in set(psutil.Process().children(recursive=True)) - children
-            if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+            child for child in set(psutil.Process().children(recursive=True)) - children if _lives(child)
         }
         left_segments = _segments() - segments
         left_segments -= _held_elsewhere(left_segments) if left_segments else set()

@@ -4,6 +4,8 @@ Messages that are rare go through the generated classes. A chunk, megabytes of p
 hand: the worker lays out the whole FeedReply before it decodes (`ChunkFrame`), so that pixels are written
 straight into the message that is sent, and the client parses what precedes them (`parse_chunk_start`) and
 reads them from the socket into its batch. To anyone else all are ordinary protobuf.
+
+Longer than 500 lines, since what writes a message and what reads it change together.
 """
 
 from __future__ import annotations
