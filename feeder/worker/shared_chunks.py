@@ -10,7 +10,6 @@ past that chunk: what is there of the time before waits for it as long as nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeAlias
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from feeder.batch import MadeChunk
 from feeder.spec import StreamSpec
+from feeder.worker.answers import Make
 from feeder.worker.scheduler import Job
 
 __all__ = ["MadeOnce", "Share", "SharedChunks", "Turn"]
@@ -47,13 +47,8 @@ class MadeOnce:
     pixels: NDArray[np.uint8]
 
     @classmethod
-    def by(
-        cls,
-        make: Callable[[NDArray[np.uint8], NDArray[np.int64] | None], MadeChunk],
-        slots: int,
-        spec: StreamSpec,
-    ) -> Self:
-        """Made by what ChunkMaker.make does, in memory of the worker's own: a client may change its arena."""
+    def by(cls, make: Make, slots: int, spec: StreamSpec) -> Self:
+        """Made in memory of the worker's own: a client may change its arena."""
         images = np.empty((slots, *spec.image_shape), np.uint8)
         return cls(make(images, None), images)
 

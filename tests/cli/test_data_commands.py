@@ -133,35 +133,22 @@ def test_verify_sees_damage_in_the_last_rows(
     assert len(out.split("\n\n")[0].splitlines()) == 2  # pack's line and the bad record
 
 
+def pack_holding_out(place: Path, share: str) -> int:
+    folders = (str(place / "photos"), str(place / "shards"))
+    return main(["pack", *folders, "--shards", "1", "--holdout", share])
+
+
 def test_synth_makes_what_pack_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synth", str(tmp_path / "photos"), "--images", "6", "--classes", "2", "--seed", "3"]) == 0
     assert "6 images of 2 classes" in capsys.readouterr().out
-    arguments = [
-        "pack",
-        str(tmp_path / "photos"),
-        str(tmp_path / "shards"),
-        "--shards",
-        "1",
-        "--holdout",
-        "0.34",
-    ]
-    assert main(arguments) == 0
+    assert pack_holding_out(tmp_path, "0.34") == 0
     assert "4 images and 2 held out of 2 classes in 2 shards" in capsys.readouterr().out
 
 
 def test_who_holds_nothing_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synth", str(tmp_path / "photos"), "--images", "2", "--classes", "2"]) == 0
     capsys.readouterr()
-    arguments = [
-        "pack",
-        str(tmp_path / "photos"),
-        str(tmp_path / "shards"),
-        "--shards",
-        "1",
-        "--holdout",
-        "0.5",
-    ]
-    assert main(arguments) == 0
+    assert pack_holding_out(tmp_path, "0.5") == 0
     out, err = capsys.readouterr()
     assert "2 images of 2 classes in 1 shard" in out
     assert err.startswith("feeder: warning: --holdout 0.5 held nothing out")
