@@ -4,7 +4,9 @@ all cores that may be used.
 Beside it the same chunks made inside the consumer's process, which no service can beat: without seek
 points, with those that a first epoch leaves, and with all images in a cache; and tf.data service on the same
 shards. All batches are 64 images, uint8, in the consumer's memory. All stream without end, but one at a time:
-each is let go on for a fraction of a second in each round, while the others are frozen as they are.
+each is let go on for a fraction of a second in each round, while the others are frozen as they are. On a
+shared machine both cores run at half their speed for some tenths of a second, again and again: of many short
+slices such a spell spoils few, and the median of the ratios leaves those out.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ __all__ = ["run"]
 SLICE_WARM_UP_BATCHES = 4
 """Not timed at the start of each slice, while the processor's caches fill."""
 
-CACHED_BATCHES = 8
+CACHED_BATCHES = 5
 """Times as many where all is cached, so that slices last about alike."""
 
-ROUNDS_A_LIFE = 6
-"""After as many all processes start anew: where its memory lies makes one some per cent faster or slower than
-its like, for as long as it lives."""
+ROUNDS_A_LIFE = 40
+"""After as many all processes start anew, so that no chance at the start of one (addresses, seeds of hashes)
+decides a whole run."""
 
 FEEDER, SAME_HOST, IN_PROCESS = "feeder", "feeder, same host", "feeder in-process"
 SEEK_FEEDER, SEEK_SAME_HOST, SEEK_IN_PROCESS = (
@@ -56,8 +58,8 @@ def run(
     shards: str | None,
     rivals: bool = False,
     as_json: bool = False,
-    rounds: int = 36,
-    batches: int = 12,
+    rounds: int = 120,
+    batches: int = 6,
     size: int = 224,
     threads: int | None = None,
 ) -> int:
